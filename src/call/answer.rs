@@ -1,0 +1,138 @@
+//! What a tool answered.
+
+use rmcp::model::{
+    CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, InputRequiredResult,
+    ServerResult,
+};
+use serde_json::Value;
+
+use crate::operation::{Generation, OperationId};
+
+/// The answer to a `tools/call`.
+///
+/// A tool's own error ([`is_error`](Self::is_error)) is an answer like any other: the tool ran and
+/// said so. The type is the crate's own, so that what is decoded when can change without breaking
+/// anybody; [`into_rmcp`](Self::into_rmcp) gives rmcp's.
+#[derive(Clone, Debug)]
+pub struct ToolAnswer {
+    pub(super) body: Body,
+    pub(super) operation: OperationId,
+    pub(super) generation: Generation,
+    pub(super) attempts: u32,
+    pub(super) looked_up: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Complete(CallToolResult),
+    InputRequired(InputRequiredResult),
+    Task(CreateTaskResult),
+}
+
+/// What kind of answer a tool gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AnswerKind {
+    /// The tool's result.
+    Complete,
+    /// The tool asks for input before it goes on.
+    InputRequired,
+    /// A handle of a task that goes on at the server.
+    Task,
+}
+
+impl ToolAnswer {
+    /// What kind of answer it is.
+    #[must_use]
+    pub fn kind(&self) -> AnswerKind {
+        match self.body {
+            Body::Complete(_) => AnswerKind::Complete,
+            Body::InputRequired(_) => AnswerKind::InputRequired,
+            Body::Task(_) => AnswerKind::Task,
+        }
+    }
+
+    /// Whether the tool itself says that it failed.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        matches!(&self.body, Body::Complete(result) if result.is_error == Some(true))
+    }
+
+    /// The content blocks of a complete answer.
+    #[must_use]
+    pub fn content(&self) -> &[ContentBlock] {
+        match &self.body {
+            Body::Complete(result) => &result.content,
+            Body::InputRequired(_) | Body::Task(_) => &[],
+        }
+    }
+
+    /// The text blocks of a complete answer, one after another on lines of their own.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let texts: Vec<&str> = self
+            .content()
+            .iter()
+            .filter_map(|c| c.as_text())
+            .map(|t| t.text.as_str())
+            .collect();
+        texts.join("\n")
+    }
+
+    /// The structured content of a complete answer.
+    #[must_use]
+    pub fn structured(&self) -> Option<&Value> {
+        match &self.body {
+            Body::Complete(result) => result.structured_content.as_ref(),
+            Body::InputRequired(_) | Body::Task(_) => None,
+        }
+    }
+
+    /// The id of the task that the tool created, if it did.
+    #[must_use]
+    pub fn task_id(&self) -> Option<&str> {
+        match &self.body {
+            Body::Task(created) => Some(&created.task.task_id),
+            Body::Complete(_) | Body::InputRequired(_) => None,
+        }
+    }
+
+    /// The operation that was answered.
+    #[must_use]
+    pub fn operation(&self) -> OperationId {
+        self.operation
+    }
+
+    /// The session that answered.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// How many times the request was sent, look-ups not counted. More than one only where the
+    /// client's own contract allowed it.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Whether this is the answer of the contract's status tool instead of the tool's own.
+    #[must_use]
+    pub fn was_looked_up(&self) -> bool {
+        self.looked_up
+    }
+
+    pub(super) fn into_server_result(self) -> ServerResult {
+        self.into_rmcp().into()
+    }
+
+    /// The answer in rmcp's types.
+    #[must_use]
+    pub fn into_rmcp(self) -> CallToolResponse {
+        match self.body {
+            Body::Complete(result) => CallToolResponse::Complete(result),
+            Body::InputRequired(result) => CallToolResponse::InputRequired(result),
+            Body::Task(result) => CallToolResponse::Task(result),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a contract does about an unknown outcome: repeat under an unchanged schema, or look up.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::{
+    Caller, Done, Operation,
+    attempt::{Verdict, Without},
+    schemas,
+};
+use crate::{
+    error::{CallError, NotSentReason, Unsettled},
+    operation::ToolCall,
+    policy::ToolContract,
+};
+
+type Schema = Arc<Map<String, Value>>;
+
+/// The shortest wait between two look-ups of an outcome whose absence is not final yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+fn repeats(contract: &ToolContract) -> bool {
+    matches!(
+        contract,
+        ToolContract::ReadOnly | ToolContract::Idempotent | ToolContract::Keyed { .. }
+    )
+}
+
+impl Operation<'_> {
+    fn caller(&self) -> Caller<'_> {
+        Caller {
+            line: self.line,
+            journal: None,
+        }
+    }
+
+    /// The schema that the call is made against, where a contract may repeat it.
+    ///
+    /// It is read once for each generation. Where it cannot be read the call is made all the same,
+    /// and will not be repeated.
+    pub(super) async fn schema_before(&self, contract: &ToolContract) -> Option<Schema> {
+        let tool = self.tool.as_deref().filter(|_| repeats(contract))?;
+        if self.line.ownership.is_lent() {
+            return None;
+        }
+        let known = self.line.schemas_of_this_generation();
+        let schemas = match known {
+            Some(known) => known,
+            None => Box::pin(schemas(&self.caller(), self.times.total)).await?,
+        };
+        schemas.schema(tool)
+    }
+
+    /// Whether the tool on the next session is the one that the call was made against.
+    pub(super) async fn schema_holds(
+        &self,
+        contract: &ToolContract,
+        before: Option<&Schema>,
+    ) -> Result<(), Unsettled> {
+        let Some(tool) = self.tool.as_deref().filter(|_| repeats(contract)) else {
+            return Ok(());
+        };
+        let now = Box::pin(schemas(&self.caller(), self.times.total)).await;
+        let now = now.and_then(|schemas| schemas.schema(tool));
+        match (before, now) {
+            (Some(before), Some(now)) if **before == *now => Ok(()),
+            _ => Err(Unsettled::ToolChanged),
+        }
+    }
+
+    /// Asks the contract's status tool, until it is found or the absence is final or the time is
+    /// spent.
+    pub(super) async fn look_up(
+        &mut self,
+        contract: &ToolContract,
+        without: Without,
+    ) -> Result<Done, CallError> {
+        let (
+            ToolContract::Status {
+                tool,
+                argument,
+                absence_final_after,
+            },
+            Some(key),
+        ) = (contract, self.key.clone())
+        else {
+            return Err(self.error(without, Some(Unsettled::NoKey)));
+        };
+        let most = self.line.settings.repeats.max_attempts;
+        for _ in 0..most {
+            let left = self.times.total.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.error(without, Some(Unsettled::Spent)));
+            }
+            let mut arguments = Map::new();
+            arguments.insert(argument.clone(), Value::String(key.as_str().to_owned()));
+            let call = ToolCall::new(tool.clone(), Value::Object(arguments)).deadline(left);
+            let asked_at = Instant::now();
+            let caller = self.caller();
+            let Ok(answer) = Box::pin(caller.call_tool(call)).await else {
+                return Err(self.error(without, Some(Unsettled::LookUpFailed)));
+            };
+            if is_found(&answer) {
+                let generation = answer.generation();
+                let result = answer.into_server_result();
+                let attempts = self.attempts;
+                return Ok(Done {
+                    result,
+                    generation,
+                    attempts,
+                    looked_up: true,
+                });
+            }
+            let ended_at = without.pulse.as_ref().and_then(|pulse| pulse.ended_at());
+            let final_at = ended_at
+                .zip(*absence_final_after)
+                .map(|(at, after)| at + after);
+            match final_at {
+                // Final only for a look-up that was itself asked after that moment.
+                Some(at) if asked_at >= at => {
+                    let absent = Verdict::NotSent(NotSentReason::AbsenceIsFinal);
+                    return Err(self.error(
+                        Without {
+                            verdict: absent,
+                            ..without
+                        },
+                        None,
+                    ));
+                }
+                Some(at) if at < self.times.total => {
+                    tokio::time::sleep_until(at.max(asked_at + LOOK_AGAIN)).await;
+                }
+                _ => return Err(self.error(without, Some(Unsettled::Absent))),
+            }
+        }
+        Err(self.error(without, Some(Unsettled::Absent)))
+    }
+}
+
+/// A look-up finds what it names, unless it fails, answers with nothing, or says `found: false`.
+fn is_found(answer: &super::ToolAnswer) -> bool {
+    if answer.is_error() {
+        return false;
+    }
+    match answer.structured() {
+        Some(Value::Null) => false,
+        Some(Value::Object(object)) => {
+            let says_absent = object.get("found") == Some(&Value::Bool(false))
+                || object.get("status").and_then(Value::as_str) == Some("not_found");
+            !object.is_empty() && !says_absent
+        }
+        Some(_) => true,
+        None => !answer.content().is_empty(),
+    }
+}

@@ -1,0 +1,644 @@
+//! What went wrong, one type for each kind of question and one variant for each next action.
+//!
+//! From every error a caller can read which operation and connection it is about, who owns the
+//! connection, what is known, the original error as [`source`](std::error::Error::source), and
+//! what to do next. There is no `is_retryable`: whether a call may be repeated is the client's
+//! [policy](crate::policy), and a text that suggests it would be read by models.
+
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+use crate::{
+    evidence::{Loss, Outcome, ServerError, WireFault},
+    operation::{ConnectionName, Generation, NameError, OperationId, OperationKind, Ownership},
+    spec::SpecError,
+};
+
+/// An error somebody else made, shared so that errors stay cheap to clone.
+pub type Source = Arc<dyn Error + Send + Sync>;
+
+/// What an error is about.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// The operation.
+    pub operation: OperationId,
+    /// What it asked.
+    pub kind: OperationKind,
+    /// The connection.
+    pub connection: ConnectionName,
+    /// Who owns the connection.
+    pub ownership: Ownership,
+    /// The session of the last attempt, if there was one.
+    pub generation: Option<Generation>,
+    /// How many attempts were made.
+    pub attempts: u32,
+}
+
+/// An operation that has no answer. The variants are the four things that can be known.
+#[derive(Clone, Debug)]
+pub enum CallError {
+    /// Provably not sent.
+    NotSent(Box<NotSent>),
+    /// The server says that it did not run the request.
+    Rejected(Box<Rejected>),
+    /// The server answered with an error; an effect may stand.
+    Failed(Box<Failed>),
+    /// The request may have reached the server, and no answer came.
+    Unknown(Box<Unknown>),
+}
+
+/// A request of which no byte left this process.
+#[derive(Clone, Debug)]
+pub struct NotSent {
+    /// What this is about.
+    pub about: About,
+    /// Why.
+    pub reason: NotSentReason,
+}
+
+/// A request that the server says it did not run.
+#[derive(Clone, Debug)]
+pub struct Rejected {
+    /// What this is about.
+    pub about: About,
+    /// The HTTP status, where there was one.
+    pub status: Option<u16>,
+    /// The `WWW-Authenticate` challenge, as sent.
+    pub challenge: Option<String>,
+    /// The `Retry-After` header, as sent.
+    pub retry_after: Option<String>,
+    /// The server's error, whole, where it sent one.
+    pub error: Option<ServerError>,
+    pub(crate) source: Option<Source>,
+}
+
+/// A request that the server answered with an error.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    /// What this is about.
+    pub about: About,
+    /// The HTTP status, where there was one.
+    pub status: Option<u16>,
+    /// The `Retry-After` header, as sent.
+    pub retry_after: Option<String>,
+    /// The server's error, whole.
+    pub error: ServerError,
+}
+
+/// A request that may have reached the server.
+#[derive(Clone, Debug)]
+pub struct Unknown {
+    /// What this is about.
+    pub about: About,
+    /// Why nobody knows.
+    pub cause: UnknownCause,
+    /// The HTTP status, where there was one.
+    pub status: Option<u16>,
+    /// The `Retry-After` header, as sent.
+    pub retry_after: Option<String>,
+    /// Why a contract of the client's did not settle it, where there is a contract.
+    pub unsettled: Option<Unsettled>,
+    pub(crate) source: Option<Source>,
+}
+
+/// Why a request was not sent.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotSentReason {
+    /// It cannot be sent as it is.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
+    /// The negotiated revision has no such request.
+    #[error("the negotiated revision {revision} has no {method}")]
+    NotInRevision {
+        /// The method.
+        method: &'static str,
+        /// The revision.
+        revision: String,
+    },
+    /// The connection is full.
+    #[error("the connection has {in_flight} operations in flight and {queued} waiting")]
+    Overloaded {
+        /// The limit of operations in flight.
+        in_flight: usize,
+        /// The limit of operations waiting.
+        queued: usize,
+    },
+    /// The deadline passed first.
+    #[error("the deadline passed while it waited {0}")]
+    DeadlinePassed(Wait),
+    /// The caller cancelled first.
+    #[error("it was cancelled before it was sent")]
+    Cancelled,
+    /// No session could be started.
+    #[error(transparent)]
+    StartFailed(Arc<StartError>),
+    /// The circuit is open.
+    #[error("the circuit is open for another {retry_in:?} after repeated failures")]
+    CircuitOpen {
+        /// When a start will probe again.
+        retry_in: Duration,
+        /// The failure that opened it.
+        last: Option<Arc<StartError>>,
+    },
+    /// The supervisor is shutting down, or the connection was closed by its owner.
+    #[error("the connection was closed by its owner")]
+    Closed,
+    /// The caller-owned connection is closed.
+    #[error("the caller-owned connection is closed")]
+    CallerOwnedClosed,
+    /// The connection's actor failed while the request waited in its mailbox.
+    #[error("the connection's actor failed before it was handed over")]
+    ActorFailed,
+    /// The transport could not send it.
+    #[error("the transport could not send it: {0}")]
+    Transport(WireFault),
+    /// The journal could not record that it is about to be sent.
+    #[error("the journal could not record it: {0}")]
+    Journal(Source),
+    /// The client's own contract says that its absence is final.
+    #[error("it was looked up and is absent, which its contract takes as final")]
+    AbsenceIsFinal,
+}
+
+/// A request that cannot be sent as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidRequest {
+    /// Its name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A tool's arguments are not a JSON object.
+    #[error("the arguments are {found}, and a tool takes a JSON object")]
+    ArgumentsNotAnObject {
+        /// What they are instead.
+        found: &'static str,
+    },
+    /// The key's argument is already there, with another value.
+    #[error("the argument that carries the idempotency key is already set to something else")]
+    KeyConflict,
+    /// A budget of zero.
+    #[error("the {what} is zero")]
+    ZeroBudget {
+        /// Which budget.
+        what: &'static str,
+    },
+    /// The cap of an attempt is longer than the total.
+    #[error("the attempt limit {attempt:?} exceeds the total {total:?}")]
+    InvertedBudget {
+        /// The attempt's cap.
+        attempt: Duration,
+        /// The total.
+        total: Duration,
+    },
+    /// A method that belongs to the runtime.
+    #[error("the method opens or closes a session, which is the runtime's part")]
+    ReservedMethod,
+}
+
+/// Which wait ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Wait {
+    /// For a place in the connection.
+    Admission,
+    /// In the mailbox, or for a session to start.
+    Session,
+    /// In the writer's queue, or for the answer: the total.
+    Total,
+    /// For the answer: the attempt's cap.
+    Attempt,
+    /// For the next sign of progress.
+    Idle,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Admission => "for a place in the connection",
+            Self::Session => "for a session",
+            Self::Total => "for the answer (total)",
+            Self::Attempt => "for the answer (attempt limit)",
+            Self::Idle => "for progress (idle limit)",
+        })
+    }
+}
+
+/// Why nobody knows whether a request ran.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnknownCause {
+    /// The session ended.
+    #[error("{0}")]
+    SessionEnded(Loss),
+    /// The server says that the session is over.
+    #[error("the server says that the session is over (JSON-RPC error {})", .0.code)]
+    SessionEndedByServer(ServerError),
+    /// A deadline passed.
+    #[error("the deadline passed while it waited {0}")]
+    DeadlinePassed(Wait),
+    /// The caller cancelled.
+    #[error("it was cancelled after it may have been sent")]
+    Cancelled,
+    /// The exchange broke below JSON-RPC.
+    #[error("{0}")]
+    Wire(WireFault),
+    /// An HTTP status that says nothing about the request.
+    #[error("the server answered with HTTP status {0}")]
+    Status(u16),
+    /// The layer below ended the call although the session goes on.
+    #[error("the call ended without an answer while the session went on")]
+    CallEnded,
+    /// The answer is of another type than the request asks for.
+    #[error("the answer is not of the type that {0} has")]
+    WrongType(&'static str),
+    /// The connection's actor failed after the hand-over.
+    #[error("the connection's actor failed after the hand-over")]
+    ActorFailed,
+}
+
+/// Why a contract did not settle an unknown outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsettled {
+    /// The contract needs an idempotency key, and the operation has none.
+    #[error("its contract needs an idempotency key")]
+    NoKey,
+    /// The attempts or the time that the contract may spend were spent.
+    #[error("its contract's attempts or time are spent")]
+    Spent,
+    /// The status tool does not know it, and its absence is not final.
+    #[error("its status tool does not know it yet")]
+    Absent,
+    /// The status tool could not be asked.
+    #[error("its status tool could not be asked")]
+    LookUpFailed,
+    /// The tool's schema on the new session is not the one the call was made against.
+    #[error("the tool changed or vanished on the new session")]
+    ToolChanged,
+}
+
+impl CallError {
+    /// What the error is about.
+    #[must_use]
+    pub fn about(&self) -> &About {
+        match self {
+            Self::NotSent(e) => &e.about,
+            Self::Rejected(e) => &e.about,
+            Self::Failed(e) => &e.about,
+            Self::Unknown(e) => &e.about,
+        }
+    }
+
+    /// The operation.
+    #[must_use]
+    pub fn operation(&self) -> OperationId {
+        self.about().operation
+    }
+
+    /// The connection.
+    #[must_use]
+    pub fn connection(&self) -> &ConnectionName {
+        &self.about().connection
+    }
+
+    /// Who owns the connection.
+    #[must_use]
+    pub fn ownership(&self) -> Ownership {
+        self.about().ownership
+    }
+
+    /// What is known.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::NotSent(_) => Outcome::NotSent,
+            Self::Rejected(_) => Outcome::Rejected,
+            Self::Failed(_) => Outcome::Failed,
+            Self::Unknown(_) => Outcome::Unknown,
+        }
+    }
+
+    /// The server's own error, where it sent one.
+    #[must_use]
+    pub fn server_error(&self) -> Option<&ServerError> {
+        match self {
+            Self::Rejected(e) => e.error.as_ref(),
+            Self::Failed(e) => Some(&e.error),
+            Self::Unknown(e) => match &e.cause {
+                UnknownCause::SessionEndedByServer(error) => Some(error),
+                _ => None,
+            },
+            Self::NotSent(_) => None,
+        }
+    }
+
+    /// The HTTP status, where there was one.
+    #[must_use]
+    pub fn http_status(&self) -> Option<u16> {
+        match self {
+            Self::NotSent(_) => None,
+            Self::Rejected(e) => e.status,
+            Self::Failed(e) => e.status,
+            Self::Unknown(e) => e.status,
+        }
+    }
+
+    /// The `Retry-After` header, as sent.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<&str> {
+        match self {
+            Self::NotSent(_) => None,
+            Self::Rejected(e) => e.retry_after.as_deref(),
+            Self::Failed(e) => e.retry_after.as_deref(),
+            Self::Unknown(e) => e.retry_after.as_deref(),
+        }
+    }
+
+    /// What to do next, in one sentence for a person.
+    #[must_use]
+    pub fn next_step(&self) -> &'static str {
+        use NotSentReason as R;
+        if self.ownership().is_lent()
+            && matches!(self, Self::NotSent(e) if matches!(e.reason, R::CallerOwnedClosed))
+        {
+            return "The connection is caller-owned and closed: its owner must supply a \
+                    replacement, as a new lent handle.";
+        }
+        match self {
+            Self::NotSent(e) => match &e.reason {
+                R::Invalid(_) => "Correct the request; nothing was sent.",
+                R::NotInRevision { .. } => "Use a request that the negotiated revision has.",
+                R::Overloaded { .. } => {
+                    "Raise the connection's limits, or spread the load; nothing was sent."
+                }
+                R::DeadlinePassed(_) => "Give the operation a longer deadline; nothing was sent.",
+                R::Cancelled => "Nothing: it was cancelled, and nothing was sent.",
+                R::StartFailed(_) => "Correct what keeps the server from starting.",
+                R::CircuitOpen { .. } => {
+                    "Correct what keeps the server from starting, or wait for the cool-down."
+                }
+                R::Closed => "Open another connection; nothing was sent.",
+                R::CallerOwnedClosed => {
+                    "The connection's owner must supply a replacement, as a new lent handle."
+                }
+                R::ActorFailed => "Report the fault in the log; nothing was sent.",
+                R::Transport(_) => "Correct what keeps the server from being reached.",
+                R::Journal(_) => "Correct what keeps the journal from being written.",
+                R::AbsenceIsFinal => "Nothing: by its contract it did not run.",
+            },
+            Self::Rejected(e) if matches!(e.status, Some(401 | 403)) => {
+                "Supply credentials that satisfy the challenge; the server says it did not run."
+            }
+            Self::Rejected(_) => "Correct the request; the server says that it did not run.",
+            Self::Failed(_) => "Read the server's error: an effect may stand.",
+            Self::Unknown(_) if self.ownership().is_lent() => {
+                "Find out on the server whether it ran; the connection is caller-owned, and if it \
+                 is closed its owner must supply a replacement."
+            }
+            Self::Unknown(_) => "Find out on the server whether it ran before anything else.",
+        }
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let about = self.about();
+        write!(
+            f,
+            "{} on connection {:?} ({}",
+            about.kind.method(),
+            about.connection,
+            about.ownership
+        )?;
+        if let Some(generation) = about.generation {
+            write!(f, ", {generation}")?;
+        }
+        write!(f, "): {}: ", self.outcome())?;
+        match self {
+            Self::NotSent(e) => write!(f, "{}", OneLine(&e.reason))?,
+            Self::Rejected(e) => match (&e.error, e.status) {
+                (Some(error), Some(status)) => write!(f, "{error} (HTTP status {status})")?,
+                (Some(error), None) => write!(f, "{error}")?,
+                (None, Some(status)) => write!(f, "HTTP status {status}")?,
+                (None, None) => f.write_str("the server refused it")?,
+            },
+            Self::Failed(e) => write!(f, "{}", e.error)?,
+            Self::Unknown(e) => {
+                write!(f, "{}", OneLine(&e.cause))?;
+                if let Some(unsettled) = &e.unsettled {
+                    write!(f, "; {unsettled}")?;
+                }
+            }
+        }
+        write!(f, ". {} [operation {}]", self.next_step(), about.operation)
+    }
+}
+
+impl Error for CallError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        fn shared(source: &Source) -> &(dyn Error + 'static) {
+            &**source
+        }
+        match self {
+            Self::NotSent(e) => match &e.reason {
+                NotSentReason::StartFailed(start) => Some(&**start),
+                NotSentReason::CircuitOpen {
+                    last: Some(start), ..
+                } => Some(&**start),
+                NotSentReason::Journal(source) => Some(shared(source)),
+                NotSentReason::Invalid(invalid) => Some(invalid),
+                NotSentReason::Transport(fault) => Some(fault),
+                _ => None,
+            },
+            Self::Rejected(e) => e
+                .error
+                .as_ref()
+                .map(|e| e as &dyn Error)
+                .or(e.source.as_ref().map(shared)),
+            Self::Failed(e) => Some(&e.error),
+            Self::Unknown(e) => match &e.cause {
+                UnknownCause::SessionEnded(loss) => Some(loss),
+                UnknownCause::SessionEndedByServer(error) => Some(error),
+                UnknownCause::Wire(fault) => Some(fault),
+                _ => e.source.as_ref().map(shared),
+            },
+        }
+    }
+}
+
+/// Shows a multi-line text (a stderr tail) as one log line.
+struct OneLine<T>(T);
+
+impl<T: fmt::Display> fmt::Display for OneLine<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write as _;
+        struct Folding<'a, 'b>(&'a mut fmt::Formatter<'b>);
+        impl fmt::Write for Folding<'_, '_> {
+            fn write_str(&mut self, s: &str) -> fmt::Result {
+                for (i, line) in s.split(['\n', '\r']).enumerate() {
+                    if i > 0 {
+                        self.0.write_str(" | ")?;
+                    }
+                    self.0.write_str(line)?;
+                }
+                Ok(())
+            }
+        }
+        write!(Folding(f), "{}", self.0)
+    }
+}
+
+/// A session that could not be started. Everybody who waited for it gets the same one.
+#[derive(Debug)]
+pub struct StartError {
+    /// The connection.
+    pub connection: ConnectionName,
+    /// The generation that it would have been.
+    pub generation: Generation,
+    /// What went wrong.
+    pub failure: StartFailure,
+    /// How the server's process exited, if it is one and did.
+    pub exit: Option<String>,
+    /// The last lines that the process wrote to stderr.
+    pub stderr: String,
+    pub(crate) source: Option<Source>,
+}
+
+/// What kept a session from starting.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartFailure {
+    /// The command does not exist.
+    #[error("the command {command:?} does not exist; check its path and the host's PATH")]
+    CommandNotFound {
+        /// The command.
+        command: String,
+    },
+    /// The command may not be executed.
+    #[error("the command {command:?} may not be executed; check its permissions")]
+    NotExecutable {
+        /// The command.
+        command: String,
+    },
+    /// The process could not be started for another reason.
+    #[error(
+        "the process could not be started ({0}); check the working directory and the system's limits"
+    )]
+    NotStarted(std::io::ErrorKind),
+    /// The server's process exited, or closed its stdout, during the handshake.
+    #[error("the server exited or closed its output during the handshake; read its stderr")]
+    EndedDuringHandshake,
+    /// It took too long.
+    #[error("the handshake took longer than {limit:?}; raise the start limit or repair the server")]
+    TimedOut {
+        /// The limit.
+        limit: Duration,
+    },
+    /// The server refused the handshake.
+    #[error("the server refused the handshake with {0}")]
+    Refused(ServerError),
+    /// The server answered with an HTTP status.
+    #[error("the server answered the handshake with HTTP status {status}")]
+    Status {
+        /// The status.
+        status: u16,
+        /// The `WWW-Authenticate` challenge, as sent.
+        challenge: Option<String>,
+        /// The `Retry-After` header, as sent.
+        retry_after: Option<String>,
+    },
+    /// No connection could be made.
+    #[error("the server cannot be reached ({0}); check the address and that it listens")]
+    Unreachable(String),
+    /// The server does not speak a revision that is allowed.
+    #[error(
+        "the server speaks {offered:?} and the connection allows {allowed:?}; change the era or the server"
+    )]
+    Revision {
+        /// What the server offered.
+        offered: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// The server answered with something else than a handshake.
+    #[error("the server's answer to the handshake cannot be understood; is it an MCP server?")]
+    NotUnderstood,
+    /// The user's factory returned an error or panicked.
+    #[error("the connection's factory {0}")]
+    Factory(&'static str),
+    /// The runtime stopped the start, because it shuts down or was asked to.
+    #[error("the start was stopped by the runtime")]
+    Stopped,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "connection {:?} could not start its session {}: {}",
+            self.connection, self.generation.0, self.failure
+        )?;
+        if let Some(exit) = &self.exit {
+            write!(f, " ({exit})")?;
+        }
+        if !self.stderr.is_empty() {
+            write!(
+                f,
+                "; its stderr ended with: {}",
+                OneLine(self.stderr.trim_end())
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for StartError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|s| &**s as &(dyn Error + 'static))
+    }
+}
+
+/// A connection that could not be added to a supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// Its name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A connection of this name is there already.
+    #[error("a connection named {0:?} is there already; close it first or use another name")]
+    Duplicate(ConnectionName),
+    /// The spec cannot be run.
+    #[error("connection {name:?}: {error}")]
+    Spec {
+        /// The connection.
+        name: ConnectionName,
+        /// What to change.
+        #[source]
+        error: SpecError,
+    },
+    /// What is lent is closed already.
+    #[error("connection {0:?} is caller-owned and already closed; lend a running one instead")]
+    LentClosed(ConnectionName),
+    /// The supervisor is shutting down.
+    #[error("the supervisor is shutting down; start another one")]
+    ShuttingDown,
+}
+
+/// A request to a connection itself that could not be carried out.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReconnectError {
+    /// The new session could not be started.
+    #[error(transparent)]
+    StartFailed(Arc<StartError>),
+    /// The circuit is open.
+    #[error("the circuit is open for another {retry_in:?} after repeated failures")]
+    CircuitOpen {
+        /// When a start will probe again.
+        retry_in: Duration,
+    },
+    /// The connection is closed, or its supervisor is.
+    #[error("the connection is closed; open another one")]
+    Closed,
+}

@@ -1,0 +1,429 @@
+//! Who may widen the rule that a tool call is sent at most once: the client, per tool, in writing.
+//!
+//! Nothing in this module knows the time or keeps state. [`decide`] takes what happened and what is
+//! left of the budget, and says what may be done about it.
+
+use std::time::Duration;
+
+use crate::{
+    evidence::{Outcome, SessionAfter},
+    operation::OperationKind,
+};
+
+/// What the operator of this client vouches for, for one tool.
+///
+/// It is set in the client's own configuration. Nothing that a server says (annotations, a
+/// description, a `retryable` flag) becomes a contract.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ToolContract {
+    /// Nothing is vouched for: the call is never repeated.
+    #[default]
+    AtMostOnce,
+    /// Repeating the call changes nothing.
+    ReadOnly,
+    /// The server deduplicates identical calls.
+    Idempotent,
+    /// The tool takes an idempotency key: the runtime puts the operation's key into this argument
+    /// and repeats only with the same key and the same bytes.
+    Keyed {
+        /// The argument that carries the key.
+        argument: String,
+    },
+    /// The tool's outcome can be looked up: the runtime asks instead of repeating.
+    Status {
+        /// The tool that is asked.
+        tool: String,
+        /// The argument of that tool that carries the operation's key.
+        argument: String,
+        /// How long after the end of the old session an absence is final. `None`: never, because a
+        /// delayed request could still arrive.
+        absence_final_after: Option<Duration>,
+    },
+}
+
+impl ToolContract {
+    /// A [`Keyed`](Self::Keyed) contract with the key in `argument`.
+    pub fn keyed(argument: impl Into<String>) -> Self {
+        Self::Keyed {
+            argument: argument.into(),
+        }
+    }
+
+    /// A [`Status`](Self::Status) contract whose absences are never final.
+    pub fn status(tool: impl Into<String>, argument: impl Into<String>) -> Self {
+        Self::Status {
+            tool: tool.into(),
+            argument: argument.into(),
+            absence_final_after: None,
+        }
+    }
+}
+
+/// The contracts of one connection, by tool name or pattern. The first match wins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contracts(Vec<(String, ToolContract)>);
+
+impl Contracts {
+    /// No contracts: every tool is at most once.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Adds `contract` for the tools that `pattern` names: an exact name, or one with `*` for any
+    /// run of characters.
+    #[must_use]
+    pub fn with(mut self, pattern: impl Into<String>, contract: ToolContract) -> Self {
+        self.0.push((pattern.into(), contract));
+        self
+    }
+
+    /// The contract in force for `tool`.
+    #[must_use]
+    pub fn for_tool(&self, tool: &str) -> &ToolContract {
+        self.0
+            .iter()
+            .find(|(pattern, _)| matches_pattern(pattern, tool))
+            .map_or(&ToolContract::AtMostOnce, |(_, contract)| contract)
+    }
+}
+
+fn matches_pattern(pattern: &str, name: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(mut name) = name.strip_prefix(head) else {
+        return false;
+    };
+    let mut rest = rest;
+    while let Some((part, after)) = rest.split_once('*') {
+        let Some(at) = name.find(part) else {
+            return false;
+        };
+        name = &name[at + part.len()..];
+        rest = after;
+    }
+    name.ends_with(rest)
+}
+
+/// Exponential backoff with full jitter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// The upper bound of the first wait.
+    pub base: Duration,
+    /// The upper bound of every wait.
+    pub cap: Duration,
+}
+
+impl Default for Backoff {
+    /// 100 ms doubling up to 5 s: the first repeat is not noticed by a person, and a server that
+    /// stays down is asked at most every few seconds.
+    fn default() -> Self {
+        Self {
+            base: Duration::from_millis(100),
+            cap: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Backoff {
+    /// The wait after `failures` failures in a row (1 or more), where `jitter` is a random number
+    /// from 0 to 1. Zero failures wait for nothing.
+    #[must_use]
+    pub fn wait(&self, failures: u32, jitter: f64) -> Duration {
+        let Some(doublings) = failures.checked_sub(1) else {
+            return Duration::ZERO;
+        };
+        let bound = self
+            .base
+            .saturating_mul(2_u32.saturating_pow(doublings.min(31)))
+            .min(self.cap);
+        bound.mul_f64(jitter.clamp(0.0, 1.0))
+    }
+}
+
+/// How often and how patiently a contract repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeats {
+    /// The most attempts of one operation, the first one included.
+    pub max_attempts: u32,
+    /// The wait between attempts.
+    pub backoff: Backoff,
+}
+
+impl Default for Repeats {
+    /// Three attempts: one repeat covers a restart, a second one covers a restart that was still
+    /// going on.
+    fn default() -> Self {
+        Self {
+            max_attempts: 3,
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+/// Everything that a decision depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a> {
+    /// What was asked.
+    pub kind: OperationKind,
+    /// The contract in force; for anything but a tool call it plays no part.
+    pub contract: &'a ToolContract,
+    /// What is known.
+    pub outcome: Outcome,
+    /// What became of the session.
+    pub session: SessionAfter,
+    /// Whether the caller owns the connection.
+    pub lent: bool,
+    /// Whether the operation has an idempotency key.
+    pub has_key: bool,
+    /// How many attempts were made.
+    pub attempts: u32,
+    /// What is left of the total budget.
+    pub remaining: Duration,
+    /// What the server said about when to come back.
+    pub retry_after: Option<Duration>,
+    /// A random number from 0 to 1.
+    pub jitter: f64,
+}
+
+/// What may be done about an operation that has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Tell the caller what is known.
+    Tell,
+    /// Send the same request again, after this wait.
+    Repeat(Duration),
+    /// Ask the contract's status tool, after this wait.
+    LookUp(Duration),
+}
+
+/// Decides by the client's policy alone.
+#[must_use]
+pub fn decide(situation: &Situation<'_>, repeats: &Repeats) -> Decision {
+    let s = situation;
+    if s.outcome != Outcome::Unknown || s.lent {
+        return Decision::Tell;
+    }
+    if s.kind.is_read() {
+        let once_more = s.session == SessionAfter::Lost && s.attempts == 1;
+        return if once_more && !s.remaining.is_zero() {
+            Decision::Repeat(Duration::ZERO)
+        } else {
+            Decision::Tell
+        };
+    }
+    if s.kind != OperationKind::ToolCall || s.attempts >= repeats.max_attempts {
+        return Decision::Tell;
+    }
+    let wait = repeats
+        .backoff
+        .wait(s.attempts, s.jitter)
+        .max(s.retry_after.unwrap_or_default());
+    if wait >= s.remaining {
+        return Decision::Tell;
+    }
+    match s.contract {
+        ToolContract::AtMostOnce => Decision::Tell,
+        ToolContract::ReadOnly | ToolContract::Idempotent => Decision::Repeat(wait),
+        ToolContract::Keyed { .. } if s.has_key => Decision::Repeat(wait),
+        ToolContract::Status { .. } if s.has_key => Decision::LookUp(wait),
+        ToolContract::Keyed { .. } | ToolContract::Status { .. } => Decision::Tell,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNKNOWN: Situation<'static> = Situation {
+        kind: OperationKind::ToolCall,
+        contract: &ToolContract::AtMostOnce,
+        outcome: Outcome::Unknown,
+        session: SessionAfter::Lost,
+        lent: false,
+        has_key: true,
+        attempts: 1,
+        remaining: Duration::from_secs(10),
+        retry_after: None,
+        jitter: 0.5,
+    };
+
+    fn decided(s: Situation<'_>) -> Decision {
+        decide(&s, &Repeats::default())
+    }
+
+    #[test]
+    fn without_a_contract_a_tool_call_is_never_repeated() {
+        for session in [
+            SessionAfter::Kept,
+            SessionAfter::Suspect,
+            SessionAfter::Lost,
+        ] {
+            for attempts in 0..4 {
+                assert_eq!(
+                    decided(Situation {
+                        session,
+                        attempts,
+                        ..UNKNOWN
+                    }),
+                    Decision::Tell
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_contract_repeats_only_what_is_unknown() {
+        let contract = &ToolContract::Idempotent;
+        assert_eq!(
+            decided(Situation {
+                contract,
+                ..UNKNOWN
+            }),
+            Decision::Repeat(Duration::from_millis(50))
+        );
+        for outcome in [Outcome::NotSent, Outcome::Rejected, Outcome::Failed] {
+            assert_eq!(
+                decided(Situation {
+                    contract,
+                    outcome,
+                    ..UNKNOWN
+                }),
+                Decision::Tell
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_repeated_on_what_the_caller_owns() {
+        for contract in [&ToolContract::ReadOnly, &ToolContract::Idempotent] {
+            for kind in [OperationKind::ToolCall, OperationKind::ListTools] {
+                let s = Situation {
+                    contract,
+                    kind,
+                    lent: true,
+                    ..UNKNOWN
+                };
+                assert_eq!(decided(s), Decision::Tell);
+            }
+        }
+    }
+
+    #[test]
+    fn a_repeat_obeys_the_cap_the_budget_and_retry_after() {
+        let contract = &ToolContract::ReadOnly;
+        assert_eq!(
+            decided(Situation {
+                contract,
+                attempts: 3,
+                ..UNKNOWN
+            }),
+            Decision::Tell
+        );
+        let short = Duration::from_millis(10);
+        assert_eq!(
+            decided(Situation {
+                contract,
+                remaining: short,
+                ..UNKNOWN
+            }),
+            Decision::Tell
+        );
+        let s = Situation {
+            contract,
+            retry_after: Some(Duration::from_secs(2)),
+            ..UNKNOWN
+        };
+        assert_eq!(decided(s), Decision::Repeat(Duration::from_secs(2)));
+        let s = Situation {
+            contract,
+            retry_after: Some(Duration::from_secs(20)),
+            ..UNKNOWN
+        };
+        assert_eq!(decided(s), Decision::Tell);
+    }
+
+    #[test]
+    fn keyed_and_status_need_a_key() {
+        let keyed = ToolContract::keyed("key");
+        let status = ToolContract::status("lookup", "key");
+        assert!(matches!(
+            decided(Situation {
+                contract: &keyed,
+                ..UNKNOWN
+            }),
+            Decision::Repeat(_)
+        ));
+        assert!(matches!(
+            decided(Situation {
+                contract: &status,
+                ..UNKNOWN
+            }),
+            Decision::LookUp(_)
+        ));
+        for contract in [&keyed, &status] {
+            let s = Situation {
+                contract,
+                has_key: false,
+                ..UNKNOWN
+            };
+            assert_eq!(decided(s), Decision::Tell);
+        }
+    }
+
+    #[test]
+    fn a_read_is_asked_once_more_after_a_loss_and_a_custom_request_never() {
+        let read = Situation {
+            kind: OperationKind::ListTools,
+            ..UNKNOWN
+        };
+        assert_eq!(decided(read), Decision::Repeat(Duration::ZERO));
+        assert_eq!(
+            decided(Situation {
+                attempts: 2,
+                ..read
+            }),
+            Decision::Tell
+        );
+        assert_eq!(
+            decided(Situation {
+                session: SessionAfter::Suspect,
+                ..read
+            }),
+            Decision::Tell
+        );
+        let custom = Situation {
+            kind: OperationKind::Custom,
+            ..UNKNOWN
+        };
+        assert_eq!(decided(custom), Decision::Tell);
+    }
+
+    #[test]
+    fn backoff_doubles_to_its_cap_and_never_overflows() {
+        let b = Backoff::default();
+        assert_eq!(b.wait(0, 1.0), Duration::ZERO);
+        assert_eq!(b.wait(1, 1.0), Duration::from_millis(100));
+        assert_eq!(b.wait(3, 1.0), Duration::from_millis(400));
+        assert_eq!(b.wait(u32::MAX, 1.0), b.cap);
+        assert_eq!(b.wait(5, 0.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn patterns_match_whole_names() {
+        let c = Contracts::none()
+            .with("get_*", ToolContract::ReadOnly)
+            .with("*_x_*", ToolContract::Idempotent)
+            .with("pay", ToolContract::keyed("key"));
+        assert_eq!(c.for_tool("get_user"), &ToolContract::ReadOnly);
+        assert_eq!(c.for_tool("a_x_b"), &ToolContract::Idempotent);
+        assert_eq!(c.for_tool("pay"), &ToolContract::keyed("key"));
+        assert_eq!(c.for_tool("payment"), &ToolContract::AtMostOnce);
+        assert_eq!(c.for_tool("forget_"), &ToolContract::AtMostOnce);
+        assert!(matches_pattern("*", ""));
+        assert!(matches_pattern("a*a", "aa"));
+        assert!(!matches_pattern("a*a", "a"));
+    }
+}

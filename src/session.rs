@@ -1,0 +1,218 @@
+//! One negotiated lifetime on one transport: how a request is handed to it, and how it is waited
+//! for.
+//!
+//! Handing over never waits. rmcp's channel takes the request at once or not at all, and what is
+//! not taken was not sent.
+
+mod actor;
+mod start;
+
+use std::{future::Future, pin::Pin, sync::Arc, task::Poll, time::Duration};
+
+use rmcp::{
+    Peer, RoleClient, ServiceError,
+    model::{
+        CancelledNotification, CancelledNotificationParam, ClientRequest, GetExtensions as _,
+        ProtocolVersion, RequestId, ServerResult,
+    },
+    service::PeerRequestOptions,
+};
+use tokio::sync::oneshot;
+
+pub(crate) use actor::{After, Command, Report, SessionActor, SessionArgs, SessionHandle};
+pub(crate) use start::Connector;
+
+use crate::{
+    evidence::{DispatchCell, Loss},
+    operation::Ownership,
+    transport::{Pulse, witness::Witnessed},
+};
+
+/// A live session.
+pub(crate) struct Session {
+    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) revision: ProtocolVersion,
+    ownership: Ownership,
+    peer: Peer<RoleClient>,
+}
+
+/// Why a session did not take a request. Nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// Its caller gave it up first.
+    Recalled,
+    /// The channel to rmcp is full.
+    Full,
+    /// The session is over.
+    Ended,
+}
+
+impl Session {
+    pub(crate) fn new(
+        peer: Peer<RoleClient>,
+        revision: ProtocolVersion,
+        ownership: Ownership,
+        pulse: Arc<Pulse>,
+    ) -> Self {
+        Self {
+            pulse,
+            revision,
+            ownership,
+            peer,
+        }
+    }
+
+    /// Whether the session is over, as far as can be told without asking the server.
+    pub(crate) fn is_over(&self) -> bool {
+        if self.peer.is_transport_closed() {
+            self.pulse.end(Loss::Closed {
+                exit: None,
+                stderr: String::new(),
+            });
+        }
+        self.pulse.is_ended()
+    }
+
+    /// Hands a request over, in the caller's order, without waiting.
+    pub(crate) fn hand_over(
+        &self,
+        mut request: ClientRequest,
+        cell: &Arc<DispatchCell>,
+        idle: Option<Duration>,
+    ) -> Result<Pending, NotTaken> {
+        if self.is_over() {
+            return Err(NotTaken::Ended);
+        }
+        if self.ownership.is_lent() {
+            // There is no witness below: from here on it counts as perhaps sent.
+            if !cell.begin_write() {
+                return Err(NotTaken::Recalled);
+            }
+            cell.finish_write();
+        } else {
+            request.extensions_mut().insert(Witnessed(Arc::clone(cell)));
+        }
+        let mut options = PeerRequestOptions::no_options();
+        if let Some(idle) = idle {
+            options = PeerRequestOptions::with_timeout(idle).reset_timeout_on_progress();
+        }
+        let handle = match poll_once(self.peer.send_request_with_option(request, options)) {
+            Some(Ok(handle)) => handle,
+            Some(Err(_)) => {
+                self.pulse.end(Loss::Closed {
+                    exit: None,
+                    stderr: String::new(),
+                });
+                return Err(NotTaken::Ended);
+            }
+            None => return Err(NotTaken::Full),
+        };
+        self.pulse.enter();
+        let id = handle.id.clone();
+        let answer = match idle {
+            None => Answer::Plain(handle.rx),
+            Some(_) => Answer::WithIdleLimit(Box::pin(handle.await_response())),
+        };
+        Ok(Pending {
+            id,
+            answer,
+            handed_over: self.pulse.tick(),
+            cell: Arc::clone(cell),
+            peer: self.peer.clone(),
+            pulse: Arc::clone(&self.pulse),
+            settled: false,
+        })
+    }
+}
+
+/// Polls a future of rmcp's once, outside of the cooperative budget, and drops it.
+///
+/// Its sends do their work on the first poll or not at all: a channel that is full hands the
+/// message back by the drop.
+fn poll_once<F: Future>(future: F) -> Option<F::Output> {
+    let future = tokio::task::coop::unconstrained(future);
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+enum Answer {
+    Plain(oneshot::Receiver<Result<ServerResult, ServiceError>>),
+    WithIdleLimit(Pin<Box<dyn Future<Output = Result<ServerResult, ServiceError>> + Send>>),
+}
+
+/// A request that was handed over.
+///
+/// Dropped before it is settled, it is recalled, or else the server is told that nobody waits for
+/// it any more. Neither waits.
+pub(crate) struct Pending {
+    id: RequestId,
+    answer: Answer,
+    handed_over: u64,
+    cell: Arc<DispatchCell>,
+    peer: Peer<RoleClient>,
+    pub(crate) pulse: Arc<Pulse>,
+    settled: bool,
+}
+
+impl Pending {
+    /// Waits for the answer. Can be dropped and called again.
+    pub(crate) async fn answer(&mut self) -> Result<ServerResult, ServiceError> {
+        match &mut self.answer {
+            Answer::Plain(rx) => rx.await.unwrap_or(Err(ServiceError::TransportClosed)),
+            Answer::WithIdleLimit(waiting) => waiting.await,
+        }
+    }
+
+    /// The answer, if it is there already.
+    pub(crate) fn answer_now(&mut self) -> Option<Result<ServerResult, ServiceError>> {
+        match &mut self.answer {
+            Answer::Plain(rx) => rx.try_recv().ok(),
+            Answer::WithIdleLimit(waiting) => poll_once(waiting.as_mut()),
+        }
+    }
+
+    /// Whether anything came from the server since the hand-over.
+    pub(crate) fn heard(&self) -> bool {
+        self.pulse.heard_since(self.handed_over)
+    }
+
+    /// The cell that decides whether it was sent.
+    pub(crate) fn cell(&self) -> &Arc<DispatchCell> {
+        &self.cell
+    }
+
+    /// Whether the session is over.
+    pub(crate) fn session_is_over(&self) -> bool {
+        if self.peer.is_transport_closed() {
+            self.pulse.end(Loss::Closed {
+                exit: None,
+                stderr: String::new(),
+            });
+        }
+        self.pulse.is_ended()
+    }
+
+    /// The outcome is known: nobody needs to be told.
+    pub(crate) fn settle(mut self) {
+        self.settled = true;
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.pulse.leave();
+        if self.settled || self.cell.recall() || self.pulse.is_ended() {
+            return;
+        }
+        let reason = "the caller no longer waits for the answer".to_owned();
+        let params = CancelledNotificationParam::new(Some(self.id.clone()), Some(reason));
+        let notification = CancelledNotification::new(params).into();
+        // Enqueued by the first poll. Where the channel is full the server is not told, which it
+        // must bear anyway: a cancellation is a courtesy.
+        let _ = poll_once(self.peer.send_notification(notification));
+    }
+}

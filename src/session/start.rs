@@ -1,0 +1,310 @@
+//! Starting a session: transport, handshake, and what a failed one was.
+
+use std::{io::ErrorKind, sync::Arc, time::Duration};
+
+use rmcp::{
+    ClientServiceExt as _, RoleClient,
+    model::{ClientCapabilities, ClientConfig, ErrorData, Implementation, ProtocolVersion},
+    service::{ClientInitializeError, ClientLifecycleMode, RunningService},
+    transport::Transport,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::Session;
+#[cfg(feature = "http")]
+use crate::transport::http::{Endpoint, Handshake};
+use crate::{
+    error::{Source, StartFailure},
+    evidence::{ServerError, WireFault},
+    operation::Ownership,
+    spec::{
+        BoxError, BoxFuture, ConnectionSpec, Era, Limits, OpenStream, OpenTransport, Settings,
+        SpecError, TransportSpec, WireOrder,
+    },
+    transport::{
+        ExitWatch, Pulse,
+        ordered::{OrderedOptions, OrderedTransport},
+        witness::WitnessTransport,
+    },
+};
+#[cfg(feature = "stdio")]
+use crate::{spec::StdioSpec, transport::stdio::ServerProcess};
+
+/// A spec, checked and ready to open transports.
+pub(crate) enum Connector {
+    #[cfg(feature = "stdio")]
+    Stdio(StdioSpec),
+    #[cfg(feature = "http")]
+    Http(Endpoint),
+    Custom(Arc<dyn OpenTransport>, WireOrder),
+    Stream(Arc<dyn OpenStream>),
+}
+
+impl Connector {
+    pub(crate) fn new(spec: &ConnectionSpec) -> Result<Self, SpecError> {
+        match &spec.transport {
+            #[cfg(feature = "stdio")]
+            TransportSpec::Stdio(spec) => Ok(Self::Stdio(spec.clone())),
+            #[cfg(not(feature = "stdio"))]
+            TransportSpec::Stdio(_) => Err(SpecError::NotCompiled { feature: "stdio" }),
+            #[cfg(feature = "http")]
+            TransportSpec::Http(spec) => Endpoint::new(spec).map(Self::Http),
+            #[cfg(not(feature = "http"))]
+            TransportSpec::Http(_) => Err(SpecError::NotCompiled { feature: "http" }),
+            TransportSpec::Custom(open, order) => Ok(Self::Custom(Arc::clone(open), *order)),
+            TransportSpec::Stream(open) => Ok(Self::Stream(Arc::clone(open))),
+        }
+    }
+}
+
+pub(super) type Service = RunningService<RoleClient, ClientConfig>;
+
+/// What there is to stop once a session was begun, whether or not it ever started.
+#[derive(Default)]
+pub(super) struct Running {
+    pub(super) service: Option<Service>,
+    #[cfg(feature = "stdio")]
+    pub(super) process: Option<ServerProcess>,
+    /// Stops the writer of a byte stream.
+    pub(super) stop_writing: CancellationToken,
+}
+
+/// Why a session did not start.
+pub(super) struct NotStarted {
+    pub(super) failure: StartFailure,
+    pub(super) source: Option<Source>,
+    pub(super) exit: Option<ExitWatch>,
+}
+
+impl From<StartFailure> for NotStarted {
+    fn from(failure: StartFailure) -> Self {
+        Self {
+            failure,
+            source: None,
+            exit: None,
+        }
+    }
+}
+
+/// Opens the transport and negotiates. What was begun is in `running` at every moment, so that it
+/// can be stopped when this future is dropped or fails.
+pub(super) async fn start(
+    connector: &Connector,
+    settings: &Settings,
+    pulse: &Arc<Pulse>,
+    running: &mut Running,
+) -> Result<Session, NotStarted> {
+    let limits = &settings.limits;
+    match connector {
+        #[cfg(feature = "stdio")]
+        Connector::Stdio(spec) => {
+            let spawned = ServerProcess::spawn(spec, limits.stderr_tail_bytes);
+            let (process, pipes) = spawned.map_err(|(failure, error)| NotStarted {
+                failure,
+                source: Some(Arc::new(error)),
+                exit: None,
+            })?;
+            let mut exit = process.exit_watch();
+            let options = OrderedOptions {
+                exit: Some(exit.clone()),
+                stop_writing: process.close_stdin.clone(),
+                ..ordered_options(limits, running)
+            };
+            running.process = Some(process);
+            let transport =
+                OrderedTransport::new(pipes.stdout, pipes.stdin, Arc::clone(pulse), options);
+            let started = negotiate(transport, settings, pulse, running).await;
+            if started.is_err() {
+                // The reason is often on stderr, a moment after the end of stdout.
+                let _ = tokio::time::timeout(Duration::from_millis(200), exit.exited()).await;
+            }
+            started.map_err(|error| NotStarted {
+                exit: Some(exit),
+                ..explain(error, settings)
+            })
+        }
+        #[cfg(feature = "http")]
+        Connector::Http(endpoint) => {
+            let (transport, handshake) = endpoint.open(Arc::clone(pulse), limits);
+            negotiate(transport, settings, pulse, running)
+                .await
+                .map_err(|error| explain_http(error, &handshake, settings))
+        }
+        Connector::Custom(open, order) => {
+            let opened = guarded(open.open()).await?;
+            let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
+            negotiate(transport, settings, pulse, running)
+                .await
+                .map_err(|e| explain(e, settings))
+        }
+        Connector::Stream(open) => {
+            let (read, write) = guarded(open.open()).await?;
+            let options = ordered_options(limits, running);
+            let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
+            negotiate(transport, settings, pulse, running)
+                .await
+                .map_err(|e| explain(e, settings))
+        }
+    }
+}
+
+fn ordered_options(limits: &Limits, running: &Running) -> OrderedOptions {
+    OrderedOptions {
+        max_frame_bytes: limits.max_answer_bytes,
+        discover_limit: limits.discover,
+        exit: None,
+        stop_writing: running.stop_writing.clone(),
+    }
+}
+
+/// Runs the user's factory in a task of its own, so that a panic in it is an error here.
+async fn guarded<T: Send + 'static>(
+    opening: BoxFuture<'static, Result<T, BoxError>>,
+) -> Result<T, NotStarted> {
+    match tokio::spawn(opening).await {
+        Ok(Ok(opened)) => Ok(opened),
+        Ok(Err(error)) => Err(NotStarted {
+            failure: StartFailure::Factory("returned an error"),
+            source: Some(Arc::from(error)),
+            exit: None,
+        }),
+        Err(_) => Err(StartFailure::Factory("panicked").into()),
+    }
+}
+
+async fn negotiate<T>(
+    transport: T,
+    settings: &Settings,
+    pulse: &Arc<Pulse>,
+    running: &mut Running,
+) -> Result<Session, ClientInitializeError>
+where
+    T: Transport<RoleClient> + 'static,
+{
+    let identity = Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+    let mut config = ClientConfig::new(ClientCapabilities::default(), identity);
+    // The newest revision that has an `initialize`: offered a newer one, some servers echo it.
+    config.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
+    let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
+    let lifecycle = match &settings.era {
+        Era::Automatic => ClientLifecycleMode::Auto {
+            preferred_versions,
+            legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
+        },
+        Era::Discover => ClientLifecycleMode::Discover { preferred_versions },
+        Era::Initialize(revision) => {
+            config.protocol_version = version(revision.as_str());
+            ClientLifecycleMode::Initialize
+        }
+    };
+    let service = config.serve_with_lifecycle(transport, lifecycle).await?;
+    let negotiated = service
+        .peer_info()
+        .map(|info| info.protocol_version.clone());
+    let peer = service.peer().clone();
+    running.service = Some(service);
+    let revision = negotiated.unwrap_or_default();
+    if !allowed(&settings.era).contains(&revision) {
+        return Err(ClientInitializeError::NoCompatibleProtocolVersion {
+            client_supported: allowed(&settings.era),
+            server_supported: vec![revision],
+        });
+    }
+    Ok(Session::new(
+        peer,
+        revision,
+        Ownership::Framework,
+        Arc::clone(pulse),
+    ))
+}
+
+fn version(text: &str) -> ProtocolVersion {
+    ProtocolVersion::KNOWN_VERSIONS
+        .iter()
+        .find(|known| known.as_str() == text)
+        .cloned()
+        .unwrap_or_default()
+}
+
+fn allowed(era: &Era) -> Vec<ProtocolVersion> {
+    match era {
+        Era::Automatic => ProtocolVersion::KNOWN_VERSIONS.to_vec(),
+        Era::Discover => vec![ProtocolVersion::V_2026_07_28],
+        Era::Initialize(revision) => vec![version(revision.as_str())],
+    }
+}
+
+pub(super) fn server_error(error: ErrorData) -> ServerError {
+    ServerError {
+        code: i64::from(error.code.0),
+        message: error.message.into_owned(),
+        data: error.data,
+    }
+}
+
+fn explain(error: ClientInitializeError, settings: &Settings) -> NotStarted {
+    use ClientInitializeError as E;
+    let failure = match &error {
+        E::ConnectionClosed(_) => StartFailure::EndedDuringHandshake,
+        E::TransportError { .. } => StartFailure::EndedDuringHandshake,
+        E::JsonRpcError(error) => StartFailure::Refused(server_error(error.clone())),
+        E::NoCompatibleProtocolVersion {
+            server_supported, ..
+        } => StartFailure::Revision {
+            offered: list(server_supported),
+            allowed: list(&allowed(&settings.era)),
+        },
+        E::Cancelled => StartFailure::Stopped,
+        E::LegacyFallbackFailed { .. } => {
+            let E::LegacyFallbackFailed { fallback, .. } = error else {
+                return StartFailure::NotUnderstood.into();
+            };
+            return explain(*fallback, settings);
+        }
+        _ => StartFailure::NotUnderstood,
+    };
+    // rmcp's own text repeats what the server sent; its kind says enough.
+    let source = Arc::new(std::io::Error::new(
+        ErrorKind::ConnectionAborted,
+        failure.to_string(),
+    ));
+    NotStarted {
+        failure,
+        source: Some(source),
+        exit: None,
+    }
+}
+
+fn list(versions: &[ProtocolVersion]) -> String {
+    versions
+        .iter()
+        .map(ProtocolVersion::as_str)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+#[cfg(feature = "http")]
+fn explain_http(
+    error: ClientInitializeError,
+    handshake: &Handshake,
+    settings: &Settings,
+) -> NotStarted {
+    let mut not_started = explain(error, settings);
+    if not_started.failure == StartFailure::EndedDuringHandshake
+        && let Some(report) = handshake.last()
+    {
+        let success = report.status.is_some_and(|s| (200..300).contains(&s));
+        not_started.failure = match (report.fault, report.status) {
+            (Some(WireFault::ConnectFailed(why)), _) => StartFailure::Unreachable(why),
+            (Some(WireFault::ExchangeBroke(why)), _) => StartFailure::Unreachable(why),
+            (Some(_), _) => StartFailure::NotUnderstood,
+            (None, Some(status)) if !success => StartFailure::Status {
+                status,
+                challenge: report.challenge,
+                retry_after: report.retry_after,
+            },
+            _ => StartFailure::EndedDuringHandshake,
+        };
+    }
+    not_started
+}

@@ -1,0 +1,645 @@
+//! What a connection is to be: which server, which limits, which revision, which contracts.
+//!
+//! A spec is data. It is checked once, when it is given to a supervisor; after that the rest of the
+//! crate takes it for granted.
+
+mod factory;
+
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
+
+pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
+
+use crate::{
+    evidence::{JudgeRules, NotFoundMeans, SessionEndedList},
+    policy::{Backoff, Contracts, Repeats, ToolContract},
+};
+
+/// Which protocol revision a connection negotiates, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Era {
+    /// `server/discover` first; a server that does not know it gets `initialize`.
+    #[default]
+    Automatic,
+    /// `initialize`, offering this revision. A counter-offer of another one is an error.
+    Initialize(Revision),
+    /// 2026-07-28 with `server/discover`, and nothing else.
+    Discover,
+}
+
+/// The revisions that have an `initialize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Revision {
+    /// 2025-03-26.
+    V2025_03_26,
+    /// 2025-06-18.
+    V2025_06_18,
+    /// 2025-11-25.
+    V2025_11_25,
+}
+
+impl Revision {
+    /// The revision as it stands on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V2025_03_26 => "2025-03-26",
+            Self::V2025_06_18 => "2025-06-18",
+            Self::V2025_11_25 => "2025-11-25",
+        }
+    }
+}
+
+/// What happens to an operation that finds the connection full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overload {
+    /// It is refused at once, as not sent.
+    #[default]
+    Refuse,
+    /// It waits within its own deadline.
+    Wait,
+}
+
+/// A liveness probe. There is none by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// How long the server may be silent before it is probed.
+    pub every: Duration,
+    /// How long a probe may take. A second miss in a row, with nothing heard in between, is a loss.
+    pub timeout: Duration,
+}
+
+/// The limits of a connection. All times are monotonic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The total budget of an operation that sets none. Nothing waits for ever.
+    pub total: Duration,
+    /// The cap of an attempt, where an operation sets none.
+    pub attempt: Option<Duration>,
+    /// How long starting a session may take: process, handshake and all.
+    pub start: Duration,
+    /// How long `server/discover` may take before the server is taken for an older one. At most
+    /// nine seconds, because the layer below gives up by itself at ten.
+    pub discover: Duration,
+    /// The most operations that are handed over and unanswered at a time, at most 1,000.
+    pub max_in_flight: usize,
+    /// The most operations that wait behind those.
+    pub max_queued: usize,
+    /// What happens to the next one.
+    pub overload: Overload,
+    /// The largest frame, body or event that is read from the server, in bytes.
+    pub max_answer_bytes: usize,
+    /// How much of a process's stderr is kept, in bytes.
+    pub stderr_tail_bytes: usize,
+    /// How often the stream of one answer is resumed, where the revision can.
+    pub max_resumes: u32,
+    /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
+    pub stdin_grace: Duration,
+    /// How long its process group is given after SIGTERM, before it gets SIGKILL.
+    pub term_grace: Duration,
+    /// How long `reconnect` waits for the calls in front of it before it starts the new session.
+    pub reconnect_grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            total: Duration::from_secs(60),
+            attempt: None,
+            start: Duration::from_secs(30),
+            discover: Duration::from_secs(3),
+            max_in_flight: 256,
+            max_queued: 1_024,
+            overload: Overload::Refuse,
+            max_answer_bytes: 16 * 1024 * 1024,
+            stderr_tail_bytes: 8 * 1024,
+            max_resumes: 3,
+            stdin_grace: Duration::from_secs(2),
+            term_grace: Duration::from_secs(2),
+            reconnect_grace: Duration::from_secs(2),
+        }
+    }
+}
+
+/// When a connection is given up for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// How many failed starts, or sessions that ended before they answered anything, are borne in
+    /// [`period`](Self::period) before the circuit opens.
+    pub max_restarts: u32,
+    /// The window in which they are counted.
+    pub period: Duration,
+    /// How long an open circuit refuses before one start probes.
+    pub cool_down: Duration,
+    /// The wait before a start that follows a failed one.
+    pub backoff: Backoff,
+}
+
+impl Default for Recovery {
+    /// Five in thirty seconds, then ten seconds of rest: a server that crashes on start is tried
+    /// often enough to survive a deployment, and not often enough to be a load.
+    fn default() -> Self {
+        Self {
+            max_restarts: 5,
+            period: Duration::from_secs(30),
+            cool_down: Duration::from_secs(10),
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+/// When a connection starts its first session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// With its first operation.
+    #[default]
+    Lazy,
+    /// At once.
+    Eager,
+}
+
+/// A server that is a child process and speaks over its stdin and stdout.
+///
+/// The child gets an environment of its own: `PATH`, `HOME`, `LANG`, `USER` and `TMPDIR` of the
+/// host where they are set, and what [`env`](Self::env) adds. It is started in a process group of
+/// its own, so a terminal's Ctrl-C does not reach it.
+#[derive(Clone)]
+pub struct StdioSpec {
+    pub(crate) command: OsString,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) env: BTreeMap<OsString, OsString>,
+    pub(crate) cwd: Option<PathBuf>,
+    pub(crate) inherit_env: bool,
+}
+
+impl StdioSpec {
+    /// The program `command`, looked up in `PATH` if it has no slash.
+    pub fn new(command: impl Into<OsString>) -> Self {
+        Self {
+            command: command.into(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: None,
+            inherit_env: false,
+        }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets a variable of the child's environment.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// Gives the child the whole environment of the host, secrets included.
+    #[must_use]
+    pub fn inherit_env(mut self) -> Self {
+        self.inherit_env = true;
+        self
+    }
+
+    /// The child's working directory.
+    #[must_use]
+    pub fn cwd(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.cwd = Some(dir.into());
+        self
+    }
+}
+
+impl std::fmt::Debug for StdioSpec {
+    /// Shows the command alone: arguments and variables hold credentials in the field.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StdioSpec")
+            .field("command", &self.command)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A server behind streamable HTTP.
+#[derive(Clone)]
+pub struct HttpSpec {
+    pub(crate) url: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) bearer: Option<String>,
+    pub(crate) http2_prior_knowledge: bool,
+}
+
+impl HttpSpec {
+    /// The endpoint at `url`, `http` or `https`.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            headers: Vec::new(),
+            bearer: None,
+            http2_prior_knowledge: false,
+        }
+    }
+
+    /// Sends a header with every request. Its value is never logged.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sends `Authorization: Bearer` with this token. It is never logged.
+    #[must_use]
+    pub fn bearer(mut self, token: impl Into<String>) -> Self {
+        self.bearer = Some(token.into());
+        self
+    }
+
+    /// Speaks HTTP/2 from the first byte, as servers without TLS need it to be told.
+    #[must_use]
+    pub fn http2_prior_knowledge(mut self) -> Self {
+        self.http2_prior_knowledge = true;
+        self
+    }
+}
+
+impl std::fmt::Debug for HttpSpec {
+    /// Shows nothing of the URL's query, the headers or the token: they hold credentials.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let url = self.url.split(['?', '#']).next().unwrap_or_default();
+        let url = url.rsplit_once('@').map_or(url, |(_, host)| host);
+        f.debug_struct("HttpSpec")
+            .field("url", &url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// In which order a user's transport puts requests on its wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireOrder {
+    /// In the order in which it is given them; the runtime gives it one at a time.
+    Ordered,
+    /// Side by side; the runtime does not wait for one before it gives the next.
+    Concurrent,
+}
+
+#[derive(Clone)]
+pub(crate) enum TransportSpec {
+    Stdio(StdioSpec),
+    Http(HttpSpec),
+    Custom(std::sync::Arc<dyn OpenTransport>, WireOrder),
+    Stream(std::sync::Arc<dyn OpenStream>),
+}
+
+/// A framework-owned connection: how to build its transport, and the rules it runs under.
+#[derive(Clone)]
+pub struct ConnectionSpec {
+    pub(crate) transport: TransportSpec,
+    pub(crate) settings: Settings,
+}
+
+/// The rules of a connection, whoever owns it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) limits: Limits,
+    pub(crate) recovery: Recovery,
+    pub(crate) era: Era,
+    pub(crate) start: Start,
+    pub(crate) contracts: Contracts,
+    pub(crate) repeats: Repeats,
+    pub(crate) rules: JudgeRules,
+    pub(crate) keep_alive: Option<KeepAlive>,
+}
+
+impl From<StdioSpec> for ConnectionSpec {
+    fn from(spec: StdioSpec) -> Self {
+        Self {
+            transport: TransportSpec::Stdio(spec),
+            settings: Settings::default(),
+        }
+    }
+}
+
+impl From<HttpSpec> for ConnectionSpec {
+    fn from(spec: HttpSpec) -> Self {
+        Self {
+            transport: TransportSpec::Http(spec),
+            settings: Settings::default(),
+        }
+    }
+}
+
+impl std::fmt::Debug for ConnectionSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.transport {
+            TransportSpec::Stdio(spec) => spec.fmt(f),
+            TransportSpec::Http(spec) => spec.fmt(f),
+            TransportSpec::Custom(..) | TransportSpec::Stream(_) => f.write_str("factory"),
+        }
+    }
+}
+
+macro_rules! settings_setters {
+    ($name:ident) => {
+        impl $name {
+            /// The connection's limits.
+            #[must_use]
+            pub fn limits(mut self, limits: Limits) -> Self {
+                self.settings.limits = limits;
+                self
+            }
+
+            /// What the client vouches for about the tools that `pattern` names (`*` stands for
+            /// any run of characters). The first match wins.
+            #[must_use]
+            pub fn contract(mut self, pattern: impl Into<String>, contract: ToolContract) -> Self {
+                self.settings.contracts = self.settings.contracts.with(pattern, contract);
+                self
+            }
+
+            /// How often and how patiently a contract repeats.
+            #[must_use]
+            pub fn repeats(mut self, repeats: Repeats) -> Self {
+                self.settings.repeats = repeats;
+                self
+            }
+
+            /// The JSON-RPC errors by which this server says that the session is over.
+            #[must_use]
+            pub fn session_ended(mut self, list: SessionEndedList) -> Self {
+                self.settings.rules.session_ended = list;
+                self
+            }
+        }
+    };
+}
+pub(crate) use settings_setters;
+settings_setters!(ConnectionSpec);
+
+impl ConnectionSpec {
+    /// When the circuit opens, and for how long.
+    #[must_use]
+    pub fn recovery(mut self, recovery: Recovery) -> Self {
+        self.settings.recovery = recovery;
+        self
+    }
+
+    /// Which revision is negotiated.
+    #[must_use]
+    pub fn era(mut self, era: Era) -> Self {
+        self.settings.era = era;
+        self
+    }
+
+    /// When the first session starts.
+    #[must_use]
+    pub fn start(mut self, start: Start) -> Self {
+        self.settings.start = start;
+        self
+    }
+
+    /// What a 404 to a live session says about the request.
+    #[must_use]
+    pub fn not_found_means(mut self, meaning: NotFoundMeans) -> Self {
+        self.settings.rules.not_found = meaning;
+        self
+    }
+
+    /// Probes a silent server.
+    #[must_use]
+    pub fn keep_alive(mut self, keep_alive: KeepAlive) -> Self {
+        self.settings.keep_alive = Some(keep_alive);
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), SpecError> {
+        self.settings.check()?;
+        match &self.transport {
+            TransportSpec::Stdio(spec) => spec.check(),
+            TransportSpec::Http(spec) => spec.check(),
+            TransportSpec::Custom(..) | TransportSpec::Stream(_) => Ok(()),
+        }
+    }
+}
+
+impl StdioSpec {
+    fn check(&self) -> Result<(), SpecError> {
+        use std::os::unix::ffi::OsStrExt as _;
+        if self.command.is_empty() {
+            return Err(SpecError::EmptyCommand);
+        }
+        let pairs = self.env.iter().flat_map(|(name, value)| [name, value]);
+        let holds_nul = |text: &OsString| text.as_bytes().contains(&0);
+        if holds_nul(&self.command) {
+            return Err(SpecError::Nul { what: "command" });
+        }
+        if self.args.iter().any(holds_nul) {
+            return Err(SpecError::Nul { what: "arguments" });
+        }
+        if pairs.into_iter().any(holds_nul) {
+            return Err(SpecError::Nul {
+                what: "environment",
+            });
+        }
+        Ok(())
+    }
+}
+
+impl HttpSpec {
+    fn check(&self) -> Result<(), SpecError> {
+        let scheme = self
+            .url
+            .split_once("://")
+            .map(|(scheme, _)| scheme.to_ascii_lowercase());
+        match scheme.as_deref() {
+            Some("http" | "https") => Ok(()),
+            Some(other) => Err(SpecError::Scheme {
+                scheme: other.chars().take(20).collect(),
+            }),
+            None => Err(SpecError::Scheme {
+                scheme: String::new(),
+            }),
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn check(&self) -> Result<(), SpecError> {
+        let l = &self.limits;
+        let zero = |what| Err(SpecError::Zero { what });
+        if l.total.is_zero() {
+            return zero("total");
+        }
+        if l.attempt.is_some_and(|a| a.is_zero()) {
+            return zero("attempt");
+        }
+        if l.start.is_zero() {
+            return zero("start");
+        }
+        if l.discover.is_zero() {
+            return zero("discover");
+        }
+        if l.max_in_flight == 0 {
+            return zero("max_in_flight");
+        }
+        if l.max_answer_bytes == 0 {
+            return zero("max_answer_bytes");
+        }
+        if self.repeats.max_attempts == 0 {
+            return zero("repeats.max_attempts");
+        }
+        if self
+            .keep_alive
+            .is_some_and(|k| k.every.is_zero() || k.timeout.is_zero())
+        {
+            return zero("keep_alive");
+        }
+        if let Some(attempt) = l.attempt.filter(|a| *a > l.total) {
+            return Err(SpecError::Inverted {
+                attempt,
+                total: l.total,
+            });
+        }
+        if l.max_in_flight > 1_000 {
+            return Err(SpecError::TooManyInFlight {
+                asked: l.max_in_flight,
+            });
+        }
+        if l.discover > Duration::from_secs(9) {
+            return Err(SpecError::DiscoverTooLong { asked: l.discover });
+        }
+        Ok(())
+    }
+}
+
+/// A spec that cannot be run, and what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// No command.
+    #[error("the stdio command is empty; name the program to run")]
+    EmptyCommand,
+    /// A NUL byte, which no process can be given.
+    #[error("the stdio {what} holds a NUL byte; remove it")]
+    Nul {
+        /// Where.
+        what: &'static str,
+    },
+    /// Not an HTTP URL.
+    #[error("the URL's scheme is {scheme:?}; use http:// or https://")]
+    Scheme {
+        /// What stands there instead, cut short.
+        scheme: String,
+    },
+    /// The URL, a header or the token cannot be sent.
+    #[error("the HTTP {what} cannot be sent: {why}")]
+    Http {
+        /// What: "url", "header", "bearer token".
+        what: &'static str,
+        /// Why, without the value.
+        why: String,
+    },
+    /// A limit of zero.
+    #[error("the limit `{what}` is zero; give it at least one")]
+    Zero {
+        /// Which limit.
+        what: &'static str,
+    },
+    /// The cap of an attempt is longer than the total.
+    #[error(
+        "the limit `attempt` ({attempt:?}) exceeds `total` ({total:?}); lower the one or raise the other"
+    )]
+    Inverted {
+        /// The attempt's cap.
+        attempt: Duration,
+        /// The total.
+        total: Duration,
+    },
+    /// More in flight than the layer below takes without waiting.
+    #[error("the limit `max_in_flight` is {asked}; the most is 1000")]
+    TooManyInFlight {
+        /// What was asked for.
+        asked: usize,
+    },
+    /// A probe limit that the layer below would cut short.
+    #[error("the limit `discover` is {asked:?}; the most is 9 s")]
+    DiscoverTooLong {
+        /// What was asked for.
+        asked: Duration,
+    },
+    /// The crate was compiled without the feature that this transport needs.
+    #[error("this build has no `{feature}` feature; enable it in Cargo.toml")]
+    NotCompiled {
+        /// The missing feature.
+        feature: &'static str,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_and_inverted_limits_are_named() {
+        let spec = |limits| {
+            ConnectionSpec::from(StdioSpec::new("x"))
+                .limits(limits)
+                .check()
+        };
+        let total = Limits {
+            total: Duration::ZERO,
+            ..Limits::default()
+        };
+        assert_eq!(spec(total), Err(SpecError::Zero { what: "total" }));
+        let inverted = Limits {
+            attempt: Some(Duration::from_secs(61)),
+            ..Limits::default()
+        };
+        assert!(matches!(spec(inverted), Err(SpecError::Inverted { .. })));
+        let many = Limits {
+            max_in_flight: 5_000,
+            ..Limits::default()
+        };
+        assert!(matches!(
+            spec(many),
+            Err(SpecError::TooManyInFlight { asked: 5_000 })
+        ));
+        assert_eq!(spec(Limits::default()), Ok(()));
+    }
+
+    #[test]
+    fn a_url_with_another_scheme_is_refused() {
+        for url in ["ftp://h/", "file:///etc/passwd", "localhost:80", ""] {
+            let spec = ConnectionSpec::from(HttpSpec::new(url));
+            assert!(
+                matches!(spec.check(), Err(SpecError::Scheme { .. })),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn debug_output_of_a_spec_holds_no_secret() {
+        let http = HttpSpec::new("https://user:pw-secret@h/p?token=q-secret")
+            .header("x-key", "h-secret")
+            .bearer("b-secret");
+        let stdio = StdioSpec::new("server")
+            .arg("--key=a-secret")
+            .env("TOKEN", "e-secret");
+        let shown = format!(
+            "{:?} {:?}",
+            ConnectionSpec::from(http),
+            ConnectionSpec::from(stdio)
+        );
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+}

@@ -1,0 +1,543 @@
+//! The supervisor: it opens connections, restarts their actors, and stops everything in order.
+//!
+//! It is not on the path of a call. A call goes from its handle straight into its connection's
+//! mailbox.
+
+mod circuit;
+mod registry;
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+use rmcp::{
+    Peer, RoleClient,
+    service::{RunningService, Service},
+};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    connection::{Admission, ConnectionActor, Gate, Line, LineSource},
+    error::AddError,
+    event::{EventStream, Events, Stopped, What},
+    evidence::SessionEndedList,
+    handle::{Handle, LentConnection, OwnedConnection, SharedConnection},
+    journal::Journal,
+    operation::{ConnectionName, Generation, OperationId, Ownership},
+    policy::{Repeats, ToolContract},
+    session::{Connector, Session},
+    spec::{ConnectionSpec, Limits, Settings, Start, settings_setters},
+    transport::Pulse,
+};
+use circuit::{Change, Circuit, Permission};
+use registry::Registry;
+
+/// How long callers are given, at the end of a shutdown, to learn their outcomes, so that the
+/// report can tell of them.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Opens connections and looks after them.
+///
+/// Dropped without a [`shutdown`](Self::shutdown), everything is stopped in the background.
+pub struct Supervisor {
+    actor: ActorRef<Message>,
+    registry: Arc<Registry>,
+    events: Events,
+    journal: Option<Arc<dyn Journal>>,
+    closing: CancellationToken,
+}
+
+/// Builds a [`Supervisor`].
+#[derive(Default)]
+pub struct SupervisorBuilder {
+    journal: Option<Arc<dyn Journal>>,
+}
+
+/// A supervisor whose actor could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the supervisor's actor could not be started; is the parent actor still running?")]
+pub struct SupervisorError;
+
+/// The rules under which a caller-owned connection is used.
+#[derive(Clone, Debug, Default)]
+pub struct LentSpec {
+    settings: Settings,
+}
+settings_setters!(LentSpec);
+
+impl LentSpec {
+    /// The default rules.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl SupervisorBuilder {
+    /// Records every operation in `journal`.
+    #[must_use]
+    pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
+        self.journal = Some(journal);
+        self
+    }
+
+    /// Starts the supervisor in the current tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`SupervisorError`], if its actor cannot be started.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, no supervisor is left behind.
+    pub async fn start(self) -> Result<Supervisor, SupervisorError> {
+        self.start_under(None).await
+    }
+
+    pub(crate) async fn start_under(
+        self,
+        parent: Option<ActorCell>,
+    ) -> Result<Supervisor, SupervisorError> {
+        let registry = Arc::new(Registry::default());
+        let arguments = Arc::clone(&registry);
+        let spawned = match parent {
+            None => Actor::spawn(None, SupervisorActor, arguments).await,
+            Some(parent) => Actor::spawn_linked(None, SupervisorActor, arguments, parent).await,
+        };
+        let (actor, _) = spawned.map_err(|_| SupervisorError)?;
+        Ok(Supervisor {
+            actor,
+            registry,
+            events: Events::new(),
+            journal: self.journal,
+            closing: CancellationToken::new(),
+        })
+    }
+}
+
+impl Supervisor {
+    /// Starts to build a supervisor.
+    #[must_use]
+    pub fn builder() -> SupervisorBuilder {
+        SupervisorBuilder::default()
+    }
+
+    /// Opens a framework-owned connection. Its first session starts with its first operation,
+    /// unless the spec says [`Start::Eager`].
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`], if the name is taken or the spec cannot be run.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, the connection may be open; it is found by its name.
+    pub async fn open(
+        &self,
+        name: &str,
+        spec: impl Into<ConnectionSpec>,
+    ) -> Result<OwnedConnection, AddError> {
+        let name: ConnectionName = name.parse()?;
+        let spec = spec.into();
+        let in_spec = |error| AddError::Spec {
+            name: name.clone(),
+            error,
+        };
+        spec.check().map_err(in_spec)?;
+        let connector = Connector::new(&spec).map_err(in_spec)?;
+        let eager = spec.settings.start == Start::Eager;
+        let source = LineSource::Owned(Arc::new(connector));
+        let line = self
+            .add(name, Ownership::Framework, spec.settings, source)
+            .await?;
+        if eager {
+            line.warm_up();
+        }
+        Ok(Handle::new(line, self.journal.clone()))
+    }
+
+    /// Lends a running client service. The supervisor uses its peer; the service stays the
+    /// caller's, to close and to replace.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`], if the name is taken or the service is closed already.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, the connection may be lent; it is found by its name.
+    pub async fn lend_service<S: Service<RoleClient>>(
+        &self,
+        name: &str,
+        service: &RunningService<RoleClient, S>,
+        spec: LentSpec,
+    ) -> Result<LentConnection, AddError> {
+        if service.is_closed() {
+            return Err(AddError::LentClosed(name.parse()?));
+        }
+        self.lend(name, service.peer().clone(), Ownership::LentService, spec)
+            .await
+    }
+
+    /// Lends a bare peer of a client service that the caller keeps.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`], if the name is taken or the peer is closed already.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, the connection may be lent; it is found by its name.
+    pub async fn lend_peer(
+        &self,
+        name: &str,
+        peer: Peer<RoleClient>,
+        spec: LentSpec,
+    ) -> Result<LentConnection, AddError> {
+        self.lend(name, peer, Ownership::LentPeer, spec).await
+    }
+
+    async fn lend(
+        &self,
+        name: &str,
+        peer: Peer<RoleClient>,
+        ownership: Ownership,
+        spec: LentSpec,
+    ) -> Result<LentConnection, AddError> {
+        let name: ConnectionName = name.parse()?;
+        let settings = spec.settings;
+        settings.check().map_err(|error| AddError::Spec {
+            name: name.clone(),
+            error,
+        })?;
+        if peer.is_transport_closed() {
+            return Err(AddError::LentClosed(name));
+        }
+        // No transport of ours is below it, so there are no frames to tell of.
+        let pulse = Arc::new(Pulse::new(Generation(1), Arc::new(|_| {})));
+        let revision = peer.peer_info().map(|info| info.protocol_version.clone());
+        let session = Session::new(peer, revision.unwrap_or_default(), ownership, pulse);
+        let source = LineSource::Lent(Arc::new(session));
+        let line = self.add(name, ownership, settings, source).await?;
+        Ok(Handle::new(line, self.journal.clone()))
+    }
+
+    async fn add(
+        &self,
+        name: ConnectionName,
+        ownership: Ownership,
+        settings: Settings,
+        source: LineSource,
+    ) -> Result<Arc<Line>, AddError> {
+        if self.closing.is_cancelled() {
+            return Err(AddError::ShuttingDown);
+        }
+        let events = self.events.clone();
+        let tell = {
+            let (events, name) = (events.clone(), name.clone());
+            move |what| events.tell(&name, ownership, what)
+        };
+        let gate = Arc::new(CircuitGate {
+            cool_down: settings.recovery.cool_down,
+            circuit: Mutex::new(Circuit::new(settings.recovery)),
+            tell: Box::new(tell),
+        });
+        let line = Arc::new(Line::new(name, ownership, settings, source, gate, events));
+        self.registry.add(&line)?;
+        let (reply, added) = oneshot::channel();
+        let asked = self
+            .actor
+            .send_message(Message::Add(Arc::clone(&line), reply));
+        if asked.is_err() || added.await.is_err() {
+            self.registry.forget(&line);
+            return Err(AddError::ShuttingDown);
+        }
+        Ok(line)
+    }
+
+    /// A handle of a framework-owned connection, by its name.
+    #[must_use]
+    pub fn connection(&self, name: &str) -> Option<SharedConnection> {
+        let line = self.registry.find(&name.parse().ok()?)?;
+        (!line.ownership.is_lent()).then(|| Handle::new(line, self.journal.clone()))
+    }
+
+    /// A handle of a lent connection, by its name.
+    #[must_use]
+    pub fn lent_connection(&self, name: &str) -> Option<LentConnection> {
+        let line = self.registry.find(&name.parse().ok()?)?;
+        line.ownership
+            .is_lent()
+            .then(|| Handle::new(line, self.journal.clone()))
+    }
+
+    /// The names of all connections, sorted.
+    #[must_use]
+    pub fn names(&self) -> Vec<ConnectionName> {
+        self.registry.names()
+    }
+
+    /// Subscribes to what happens from now on.
+    #[must_use]
+    pub fn events(&self) -> EventStream {
+        self.events.subscribe()
+    }
+
+    /// Stops everything: new work is refused, what is in flight has until `deadline` to finish,
+    /// what is still queued then is recalled, and the sessions are closed in the reverse order of
+    /// their opening. A lent connection is left as it is.
+    ///
+    /// It takes at most the deadline, the graces of the connections, and a few seconds.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, everything is stopped at once, in the background.
+    pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
+        self.closing.cancel();
+        let lines = self.lines().await;
+        for line in &lines {
+            line.closing.cancel();
+        }
+        let until = Instant::now() + deadline;
+        let mut drained = Vec::with_capacity(lines.len());
+        for line in &lines {
+            drained.push(timeout_at(until, line.idle()).await.is_ok());
+        }
+        for line in lines.iter().rev() {
+            line.close_now();
+        }
+        for line in lines.iter().rev() {
+            line.stopped().await;
+        }
+        let until = Instant::now() + LAST_WORDS;
+        for line in &lines {
+            // Whoever does not fetch an outcome by then is not in the report.
+            let _ = timeout_at(until, line.idle()).await;
+        }
+        let connections = lines
+            .iter()
+            .zip(drained)
+            .map(|(line, drained)| ConnectionReport {
+                name: line.name.clone(),
+                ownership: line.ownership,
+                drained,
+                unknown: line
+                    .left_unknown
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone(),
+                stopped: line.hardest_stop(),
+            })
+            .collect();
+        ShutdownReport { connections }
+    }
+
+    async fn lines(&self) -> Vec<Arc<Line>> {
+        let (reply, lines) = oneshot::channel();
+        if self.actor.send_message(Message::Lines(reply)).is_err() {
+            return Vec::new();
+        }
+        lines.await.unwrap_or_default()
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.closing.cancel();
+        self.actor.stop(None);
+    }
+}
+
+impl fmt::Debug for Supervisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervisor")
+            .field("connections", &self.names())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for SupervisorBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SupervisorBuilder").finish_non_exhaustive()
+    }
+}
+
+/// What a shutdown left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct ShutdownReport {
+    /// One entry for each connection, in the order of their opening.
+    pub connections: Vec<ConnectionReport>,
+}
+
+impl ShutdownReport {
+    /// The operations of which nobody knows whether they ran.
+    pub fn unknown(&self) -> impl Iterator<Item = OperationId> + '_ {
+        self.connections
+            .iter()
+            .flat_map(|c| c.unknown.iter().copied())
+    }
+}
+
+/// What a shutdown left behind of one connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionReport {
+    /// The connection.
+    pub name: ConnectionName,
+    /// Who owns it. A lent connection was left as it is.
+    pub ownership: Ownership,
+    /// Whether everything in flight finished before the deadline.
+    pub drained: bool,
+    /// The operations of which nobody knows whether they ran.
+    pub unknown: Vec<OperationId>,
+    /// How far the runtime had to go to stop a session of it; `None` if it never had one.
+    pub stopped: Option<Stopped>,
+}
+
+/// A connection's circuit behind the question that the connection asks.
+struct CircuitGate {
+    circuit: Mutex<Circuit>,
+    cool_down: Duration,
+    tell: Box<dyn Fn(What) + Send + Sync>,
+}
+
+impl CircuitGate {
+    fn told(&self, change: Option<Change>) {
+        match change {
+            None => {}
+            Some(Change::Opened) => (self.tell)(What::CircuitOpened {
+                cool_down: self.cool_down,
+            }),
+            Some(Change::Probed) => (self.tell)(What::CircuitProbed),
+            Some(Change::Closed) => (self.tell)(What::CircuitClosed),
+        }
+    }
+
+    fn circuit(&self) -> std::sync::MutexGuard<'_, Circuit> {
+        self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gate for CircuitGate {
+    fn may_start(&self, now: Instant) -> Admission {
+        let (permission, change) = self.circuit().may_start(now, rand::random());
+        self.told(change);
+        match permission {
+            Permission::Start { after, probe } => Admission::Start { after, probe },
+            Permission::Refused { retry_in } => Admission::Open { retry_in },
+        }
+    }
+
+    fn failed(&self, now: Instant) {
+        let change = self.circuit().failed(now);
+        self.told(change);
+    }
+
+    fn proved(&self, _: Instant) {
+        let change = self.circuit().proved();
+        self.told(change);
+    }
+}
+
+enum Message {
+    Add(Arc<Line>, oneshot::Sender<()>),
+    Lines(oneshot::Sender<Vec<Arc<Line>>>),
+}
+
+struct SupervisorActor;
+
+struct Tree {
+    registry: Arc<Registry>,
+    /// In the order of opening.
+    lines: Vec<(ActorCell, Arc<Line>)>,
+}
+
+impl Actor for SupervisorActor {
+    type Msg = Message;
+    type State = Tree;
+    type Arguments = Arc<Registry>;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<Message>,
+        registry: Arc<Registry>,
+    ) -> Result<Tree, ActorProcessingErr> {
+        Ok(Tree {
+            registry,
+            lines: Vec::new(),
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Message>,
+        message: Message,
+        tree: &mut Tree,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Message::Add(line, reply) => {
+                let arguments = Arc::clone(&line);
+                let (child, _) =
+                    Actor::spawn_linked(None, ConnectionActor, arguments, myself.get_cell())
+                        .await?;
+                tree.lines.push((child.get_cell(), line));
+                // Whoever opened it may have stopped waiting; it is found by its name.
+                let _ = reply.send(());
+            }
+            Message::Lines(reply) => {
+                let lines = tree
+                    .lines
+                    .iter()
+                    .map(|(_, line)| Arc::clone(line))
+                    .collect();
+                let _ = reply.send(lines);
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Message>,
+        event: SupervisionEvent,
+        tree: &mut Tree,
+    ) -> Result<(), ActorProcessingErr> {
+        let who = match &event {
+            SupervisionEvent::ActorTerminated(who, ..) | SupervisionEvent::ActorFailed(who, _) => {
+                who
+            }
+            _ => return Ok(()),
+        };
+        let Some(at) = tree
+            .lines
+            .iter()
+            .position(|(actor, _)| actor.get_id() == who.get_id())
+        else {
+            return Ok(());
+        };
+        let line = Arc::clone(&tree.lines[at].1);
+        if line.closing.is_cancelled() {
+            tree.registry.forget(&line);
+            tree.lines.remove(at);
+            return Ok(());
+        }
+        line.count_failure();
+        line.tell(What::ActorRestarted);
+        let (child, _) =
+            Actor::spawn_linked(None, ConnectionActor, line, myself.get_cell()).await?;
+        tree.lines[at].0 = child.get_cell();
+        Ok(())
+    }
+}

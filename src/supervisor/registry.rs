@@ -1,0 +1,47 @@
+//! Which connections there are. Guards of the map never live across an `await`.
+
+use std::sync::Arc;
+
+use dashmap::{DashMap, Entry};
+
+use crate::{connection::Line, error::AddError, operation::ConnectionName};
+
+#[derive(Default)]
+pub(super) struct Registry {
+    lines: DashMap<ConnectionName, Arc<Line>>,
+}
+
+impl Registry {
+    pub(super) fn add(&self, line: &Arc<Line>) -> Result<(), AddError> {
+        match self.lines.entry(line.name.clone()) {
+            Entry::Occupied(there) if !there.get().closing.is_cancelled() => {
+                Err(AddError::Duplicate(line.name.clone()))
+            }
+            Entry::Occupied(mut closed) => {
+                closed.insert(Arc::clone(line));
+                Ok(())
+            }
+            Entry::Vacant(free) => {
+                free.insert(Arc::clone(line));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn find(&self, name: &ConnectionName) -> Option<Arc<Line>> {
+        let line = self.lines.get(name).map(|line| Arc::clone(&line))?;
+        (!line.closing.is_cancelled()).then_some(line)
+    }
+
+    /// Forgets this very line, not another one that has taken its name since.
+    pub(super) fn forget(&self, line: &Arc<Line>) {
+        self.lines
+            .remove_if(&line.name, |_, there| Arc::ptr_eq(there, line));
+    }
+
+    pub(super) fn names(&self) -> Vec<ConnectionName> {
+        let mut names: Vec<_> = self.lines.iter().map(|line| line.name.clone()).collect();
+        names.sort();
+        names
+    }
+}

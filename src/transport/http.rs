@@ -1,0 +1,685 @@
+//! Streamable HTTP: the crate's own client below rmcp's session worker.
+//!
+//! The witness sits immediately before a request is executed. The client never sends anything
+//! twice: no retries, no redirects, no re-initialisation; a broken answer stream may be resumed by
+//! a GET, a bounded number of times. Status, challenge and `Retry-After` are kept beside any
+//! JSON-RPC error.
+
+mod answer;
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use futures::{StreamExt as _, stream::BoxStream};
+use rmcp::{
+    RoleClient,
+    model::{
+        ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData, GetMeta as _, JsonRpcMessage,
+        RequestId, ServerJsonRpcMessage,
+    },
+    transport::{
+        Transport,
+        common::client_side_sse::NeverRetry,
+        streamable_http_client::{
+            SseError, StreamableHttpClient, StreamableHttpClientTransport,
+            StreamableHttpClientTransportConfig, StreamableHttpError, StreamableHttpPostResponse,
+            StreamableHttpResponseLimits,
+        },
+    },
+};
+use sse_stream::Sse;
+
+use super::{Pulse, witness::cell_of};
+use crate::{
+    evidence::{DispatchCell, Loss, WireFault, WireReport},
+    spec::{HttpSpec, Limits, SpecError},
+};
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+/// Headers that the protocol sets and a spec may not.
+const RESERVED: [HeaderName; 4] = [
+    SESSION_ID,
+    LAST_EVENT_ID,
+    header::ACCEPT,
+    header::CONTENT_TYPE,
+];
+
+/// The most that is read of an error body that is not JSON. It is only drained, never shown.
+const DRAINED_BODY: usize = 64 * 1024;
+
+/// How long the server may take to confirm the end of a session.
+const DELETE_LIMIT: Duration = Duration::from_secs(2);
+
+type Worker = StreamableHttpClientTransport<HttpClient>;
+type Failure = StreamableHttpError<HttpError>;
+
+/// What the spec says, in the types that are sent.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    client: reqwest::Client,
+    url: Arc<str>,
+    headers: HashMap<HeaderName, HeaderValue>,
+    bearer: Option<String>,
+}
+
+impl Endpoint {
+    /// Checks the spec and builds the client that all sessions of the connection share.
+    pub(crate) fn new(spec: &HttpSpec) -> Result<Self, SpecError> {
+        let url = reqwest::Url::parse(&spec.url).map_err(|e| SpecError::Http {
+            what: "url",
+            why: e.to_string(),
+        })?;
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err(SpecError::Http {
+                what: "url",
+                why: "it names no host".into(),
+            });
+        }
+        if cfg!(not(feature = "tls")) && url.scheme() == "https" {
+            return Err(SpecError::NotCompiled { feature: "tls" });
+        }
+        let mut headers = HashMap::new();
+        for (name, value) in &spec.headers {
+            let bad = |why: &str| SpecError::Http {
+                what: "header",
+                why: format!("{name:?} {why}"),
+            };
+            let name = HeaderName::try_from(name).map_err(|_| bad("is no header name"))?;
+            if RESERVED.contains(&name) || name == PROTOCOL_VERSION {
+                return Err(bad("is set by the protocol"));
+            }
+            let mut value =
+                HeaderValue::try_from(value).map_err(|_| bad("has a value that cannot be sent"))?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        if let Some(token) = &spec.bearer
+            && HeaderValue::try_from(format!("Bearer {token}")).is_err()
+        {
+            let why = "it holds characters that no header can carry".into();
+            return Err(SpecError::Http {
+                what: "bearer token",
+                why,
+            });
+        }
+        Ok(Self {
+            client: client(spec.http2_prior_knowledge)?,
+            url: Arc::from(url.as_str()),
+            headers,
+            bearer: spec.bearer.clone(),
+        })
+    }
+
+    /// Opens a transport for one session. Nothing is sent before rmcp sends.
+    pub(crate) fn open(
+        &self,
+        pulse: Arc<Pulse>,
+        limits: &Limits,
+    ) -> (HttpTransport, Arc<Handshake>) {
+        let handshake = Arc::new(Handshake::default());
+        let client = HttpClient {
+            http: self.client.clone(),
+            pulse: Arc::clone(&pulse),
+            handshake: Arc::clone(&handshake),
+            max_answer_bytes: limits.max_answer_bytes,
+            max_resumes: limits.max_resumes,
+            discover_limit: limits.discover,
+        };
+        let mut config = StreamableHttpClientTransportConfig::with_uri(Arc::clone(&self.url))
+            .max_concurrent_requests(limits.max_in_flight)
+            .custom_headers(self.headers.clone())
+            .reinit_on_expired_session(false);
+        config.auth_header.clone_from(&self.bearer);
+        config.channel_buffer_capacity = limits.max_in_flight.max(16);
+        config.retry_config = Arc::new(NeverRetry::default());
+        let worker = StreamableHttpClientTransport::with_client(client, config);
+        (HttpTransport { worker, pulse }, handshake)
+    }
+}
+
+/// rmcp's session worker over this crate's client, with its end published.
+pub(crate) struct HttpTransport {
+    worker: Worker,
+    pulse: Arc<Pulse>,
+}
+
+impl Transport<RoleClient> for HttpTransport {
+    type Error = <Worker as Transport<RoleClient>>::Error;
+
+    fn send(
+        &mut self,
+        message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        Transport::send(&mut self.worker, message)
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        let message = self.worker.receive().await;
+        if message.is_none() {
+            self.pulse.end(Loss::Closed {
+                exit: None,
+                stderr: String::new(),
+            });
+        }
+        message
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        self.worker.close().await
+    }
+}
+
+impl Drop for HttpTransport {
+    fn drop(&mut self) {
+        self.pulse.end(Loss::Ended("its client service stopped"));
+    }
+}
+
+/// The one way in which this crate builds an HTTP client: one that sends once.
+fn client(http2_prior_knowledge: bool) -> Result<reqwest::Client, SpecError> {
+    #[cfg(feature = "tls")]
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // An error means that another thread was first, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let mut builder = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .referer(false);
+    if http2_prior_knowledge {
+        builder = builder.http2_prior_knowledge();
+    }
+    builder.build().map_err(|e| SpecError::Http {
+        what: "client",
+        why: chain(&e),
+    })
+}
+
+/// What the handshake's HTTP exchanges said, for the error of a session that does not start.
+#[derive(Default)]
+pub(crate) struct Handshake(Mutex<Option<WireReport>>);
+
+impl Handshake {
+    fn note(&self, report: &WireReport) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(report.clone());
+    }
+
+    pub(crate) fn last(&self) -> Option<WireReport> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// Why an exchange has no answer. What matters is in the cell's report; this is the `source`.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HttpError {
+    #[error("the request was recalled before it was written")]
+    Recalled,
+    #[error("HTTP status {0}")]
+    Status(u16),
+    #[error("{0}")]
+    Fault(WireFault),
+}
+
+#[derive(Clone)]
+pub(crate) struct HttpClient {
+    http: reqwest::Client,
+    pulse: Arc<Pulse>,
+    handshake: Arc<Handshake>,
+    max_answer_bytes: usize,
+    max_resumes: u32,
+    discover_limit: Duration,
+}
+
+/// The text of an error and its causes, without the URL, which may hold credentials.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+fn fault_of(error: reqwest::Error) -> WireFault {
+    let error = error.without_url();
+    if error.is_connect() {
+        WireFault::ConnectFailed(chain(&error))
+    } else {
+        WireFault::ExchangeBroke(chain(&error))
+    }
+}
+
+fn media_type_is(headers: &HeaderMap, expected: &str) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.split(';').next())
+        .is_some_and(|v| v.trim().eq_ignore_ascii_case(expected))
+}
+
+fn text_header(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    headers
+        .get(name)
+        .and_then(|v| v.to_str().ok())
+        .map(str::to_owned)
+}
+
+/// One POST: where its report goes, and what kind of message it carries.
+struct Exchange {
+    cell: Option<Arc<DispatchCell>>,
+    request: Option<RequestId>,
+    is_discover: bool,
+    can_resume: bool,
+    in_session: bool,
+}
+
+impl Exchange {
+    fn of(message: &ClientJsonRpcMessage, in_session: bool) -> Self {
+        let mut exchange = Self {
+            cell: cell_of(message),
+            request: None,
+            is_discover: false,
+            can_resume: true,
+            in_session,
+        };
+        if let JsonRpcMessage::Request(r) = message {
+            exchange.request = Some(r.id.clone());
+            exchange.is_discover = matches!(r.request, ClientRequest::DiscoverRequest(_));
+            exchange.can_resume = r
+                .request
+                .get_meta()
+                .protocol_version()
+                .is_none_or(|v| v.has_initialize());
+        }
+        exchange
+    }
+}
+
+impl HttpClient {
+    fn report(&self, exchange: &Exchange, report: WireReport) {
+        match &exchange.cell {
+            Some(cell) => cell.report(report),
+            None => self.handshake.note(&report),
+        }
+    }
+
+    fn broken(&self, exchange: &Exchange, mut report: WireReport, fault: WireFault) -> Failure {
+        report.fault = Some(fault.clone());
+        self.report(exchange, report);
+        StreamableHttpError::Client(HttpError::Fault(fault))
+    }
+
+    async fn body(&self, response: reqwest::Response) -> Result<Vec<u8>, WireFault> {
+        let limit = self.max_answer_bytes;
+        let mut body = Vec::new();
+        let mut chunks = response.bytes_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|e| WireFault::ExchangeBroke(chain(&e.without_url())))?;
+            if body.len() + chunk.len() > limit {
+                return Err(WireFault::AnswerTooLarge { limit });
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    async fn post(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let exchange = Exchange::of(&message, session_id.is_some());
+        let mut report = WireReport {
+            in_session: exchange.in_session,
+            ..WireReport::default()
+        };
+        let body = serde_json::to_vec(&message).map_err(|e| {
+            self.broken(
+                &exchange,
+                report.clone(),
+                WireFault::Unencodable(e.to_string()),
+            )
+        })?;
+        let accept = "application/json, text/event-stream";
+        let (resume_headers, resume_auth) = (headers.clone(), auth.clone());
+        let request = self
+            .request(
+                self.http.post(uri.as_ref()),
+                accept,
+                session_id.as_ref(),
+                auth,
+                headers,
+            )
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .build()
+            .map_err(|e| {
+                let why = chain(&e.without_url());
+                self.broken(&exchange, report.clone(), WireFault::Unencodable(why))
+            })?;
+        if exchange
+            .cell
+            .as_ref()
+            .is_some_and(|cell| !cell.begin_write())
+        {
+            return Err(StreamableHttpError::Client(HttpError::Recalled));
+        }
+        let response = self
+            .http
+            .execute(request)
+            .await
+            .map_err(|e| self.broken(&exchange, report.clone(), fault_of(e)))?;
+        if let Some(cell) = &exchange.cell {
+            cell.finish_write();
+        }
+        let status = response.status();
+        report.status = Some(status.as_u16());
+        if !status.is_success() {
+            return self
+                .refused(&exchange, report, response, session_id.is_some())
+                .await;
+        }
+        self.pulse.hear();
+        let new_session = text_header(response.headers(), SESSION_ID);
+        let Some(id) = exchange.request.clone() else {
+            // Nothing is awaited, so nothing in the body matters; it is read so that the
+            // connection can be used again.
+            let _ = self.body(response).await;
+            return Ok(StreamableHttpPostResponse::Accepted);
+        };
+        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+            self.report(&exchange, report);
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        if media_type_is(response.headers(), "text/event-stream") {
+            let resume = answer::Resume {
+                client: self.clone(),
+                uri,
+                session_id,
+                limit: if exchange.can_resume {
+                    self.max_resumes
+                } else {
+                    0
+                },
+                headers: resume_headers,
+                auth: resume_auth,
+            };
+            let stream = answer::stream(response, resume, exchange.cell.clone(), report);
+            return Ok(StreamableHttpPostResponse::Sse(stream, new_session));
+        }
+        if !media_type_is(response.headers(), "application/json") {
+            let fault = WireFault::BadAnswer("its content type is neither JSON nor SSE".into());
+            return Err(self.broken(&exchange, report, fault));
+        }
+        let body = match self.body(response).await {
+            Ok(body) => body,
+            Err(fault) => return Err(self.broken(&exchange, report, fault)),
+        };
+        match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
+            Ok(answer) if answers(&answer, &id) => {
+                self.report(&exchange, report);
+                Ok(StreamableHttpPostResponse::Json(answer, new_session))
+            }
+            Ok(JsonRpcMessage::Error(error)) if error.id.is_none() => {
+                self.report(&exchange, report);
+                let error = ServerJsonRpcMessage::error(error.error, Some(id));
+                Ok(StreamableHttpPostResponse::Json(error, new_session))
+            }
+            Ok(_) => {
+                let fault = WireFault::BadAnswer("it answers another request".into());
+                Err(self.broken(&exchange, report, fault))
+            }
+            Err(_) => {
+                let fault = WireFault::BadAnswer("its body is not a message of MCP".into());
+                Err(self.broken(&exchange, report, fault))
+            }
+        }
+    }
+
+    /// An answer whose status is not a success.
+    async fn refused(
+        &self,
+        exchange: &Exchange,
+        mut report: WireReport,
+        response: reqwest::Response,
+        in_session: bool,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let status = response.status();
+        let headers = response.headers();
+        report.challenge = text_header(headers, header::WWW_AUTHENTICATE);
+        report.retry_after = text_header(headers, header::RETRY_AFTER);
+        let is_json = media_type_is(headers, "application/json");
+        let error = if is_json {
+            let body = self.body(response).await.unwrap_or_default();
+            match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
+                Ok(JsonRpcMessage::Error(error)) => Some(error.error),
+                _ => None,
+            }
+        } else {
+            drain(response).await;
+            None
+        };
+        let code = status.as_u16();
+        self.report(exchange, report);
+        if in_session && matches!(code, 404 | 410) {
+            self.pulse.end(Loss::Terminated { status: Some(code) });
+        }
+        let looks_legacy =
+            exchange.is_discover && status.is_client_error() && !matches!(code, 401 | 403);
+        match (error, &exchange.request) {
+            // The server's error belongs to this exchange, whatever id it could put into it.
+            (Some(error), Some(id)) if !exchange.is_discover || looks_legacy => {
+                let error = ServerJsonRpcMessage::error(error, Some(id.clone()));
+                Ok(StreamableHttpPostResponse::Json(error, None))
+            }
+            (None, Some(id)) if looks_legacy => Ok(not_known(id.clone())),
+            _ => Err(StreamableHttpError::Client(HttpError::Status(code))),
+        }
+    }
+
+    fn request(
+        &self,
+        request: reqwest::RequestBuilder,
+        accept: &'static str,
+        session_id: Option<&Arc<str>>,
+        auth: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> reqwest::RequestBuilder {
+        let mut all = HeaderMap::with_capacity(headers.len() + 4);
+        all.insert(header::ACCEPT, HeaderValue::from_static(accept));
+        all.extend(
+            headers
+                .into_iter()
+                .filter(|(name, _)| !RESERVED.contains(name)),
+        );
+        if let Some(id) = session_id.and_then(|id| HeaderValue::from_str(id).ok()) {
+            all.insert(SESSION_ID, id);
+        }
+        if let Some(token) = auth
+            && let Ok(mut value) = HeaderValue::try_from(format!("Bearer {token}"))
+        {
+            value.set_sensitive(true);
+            all.insert(header::AUTHORIZATION, value);
+        }
+        request.headers(all)
+    }
+
+    async fn open_stream(
+        &self,
+        uri: &str,
+        session_id: Option<&Arc<str>>,
+        last_event_id: Option<&str>,
+        auth: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<reqwest::Response, Failure> {
+        let mut request = self.request(
+            self.http.get(uri),
+            "text/event-stream",
+            session_id,
+            auth,
+            headers,
+        );
+        if let Some(id) = last_event_id {
+            request = request.header(LAST_EVENT_ID, id);
+        }
+        let response = request
+            .send()
+            .await
+            .map_err(|e| StreamableHttpError::Client(HttpError::Fault(fault_of(e))))?;
+        let status = response.status();
+        if status.is_success() && media_type_is(response.headers(), "text/event-stream") {
+            self.pulse.hear();
+            return Ok(response);
+        }
+        if session_id.is_some() && status == StatusCode::NOT_FOUND {
+            self.pulse.end(Loss::Terminated { status: Some(404) });
+        }
+        Err(StreamableHttpError::ServerDoesNotSupportSse)
+    }
+}
+
+/// Whether `answer` is an answer to the request `id`.
+fn answers(answer: &ServerJsonRpcMessage, id: &RequestId) -> bool {
+    match answer {
+        JsonRpcMessage::Response(r) => same_id(id, &r.id),
+        JsonRpcMessage::Error(e) => e.id.as_ref().is_some_and(|e| same_id(id, e)),
+        _ => false,
+    }
+}
+
+/// Some servers answer a numeric id with the same number as a string.
+fn same_id(asked: &RequestId, answered: &RequestId) -> bool {
+    match (asked, answered) {
+        (RequestId::Number(n), RequestId::String(s)) => s.parse() == Ok(*n),
+        _ => asked == answered,
+    }
+}
+
+/// What an older server would have answered to `server/discover`.
+fn not_known(id: RequestId) -> StreamableHttpPostResponse {
+    let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "made up by the client", None);
+    StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error, Some(id)), None)
+}
+
+async fn drain(response: reqwest::Response) {
+    let mut chunks = response.bytes_stream();
+    let mut read = 0;
+    while let Some(Ok(chunk)) = chunks.next().await {
+        read += chunk.len();
+        if read > DRAINED_BODY {
+            return;
+        }
+    }
+}
+
+impl StreamableHttpClient for HttpClient {
+    type Error = HttpError;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let probe = match &message {
+            JsonRpcMessage::Request(r)
+                if matches!(r.request, ClientRequest::DiscoverRequest(_)) =>
+            {
+                Some(r.id.clone())
+            }
+            _ => None,
+        };
+        let posting = self.post(uri, message, session_id, auth_header, custom_headers);
+        match probe {
+            None => posting.await,
+            Some(id) => match tokio::time::timeout(self.discover_limit, posting).await {
+                Ok(answer) => answer,
+                Err(_) => Ok(not_known(id)),
+            },
+        }
+    }
+
+    async fn post_message_with_response_limits(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+        _: StreamableHttpResponseLimits,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        // The connection's own limits hold, whatever rmcp's are.
+        self.post_message(uri, message, session_id, auth_header, custom_headers)
+            .await
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), Failure> {
+        if matches!(self.pulse.loss(), Some(Loss::Terminated { .. })) {
+            // The server has said that it does not know the session; its id is not used again.
+            return Ok(());
+        }
+        let request = self
+            .request(
+                self.http.delete(uri.as_ref()),
+                "*/*",
+                Some(&session_id),
+                auth_header,
+                custom_headers,
+            )
+            .send();
+        // Whatever the server says, or does not say, the session is over.
+        let _ = tokio::time::timeout(DELETE_LIMIT, request).await;
+        Ok(())
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
+        let response = self
+            .open_stream(
+                &uri,
+                session_id.as_ref(),
+                last_event_id.as_deref(),
+                auth_header,
+                custom_headers,
+            )
+            .await?;
+        Ok(answer::standing(
+            response,
+            Arc::clone(&self.pulse),
+            self.max_answer_bytes,
+        ))
+    }
+}

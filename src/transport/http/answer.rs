@@ -1,0 +1,247 @@
+//! Server-sent events: the stream of one answer, and the standing stream of a session.
+//!
+//! rmcp resumes a broken stream by itself, without a bound where the server names a retry time. So
+//! it never gets to see an event id: the answer's stream is resumed in here, a counted number of
+//! times, and what rmcp sees is one stream that ends once.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use ::http::{HeaderName, HeaderValue};
+use bytes::Bytes;
+use futures::{
+    Stream, StreamExt as _,
+    stream::{self, BoxStream},
+};
+use rmcp::transport::streamable_http_client::SseError;
+use serde::Deserialize;
+use sse_stream::{Sse, SseStream};
+
+use super::{HttpClient, Pulse};
+use crate::evidence::{DispatchCell, WireFault, WireReport};
+
+/// The wait before a resumption when the server names none, and the most that it may ask for.
+const RESUME_AFTER: Duration = Duration::from_millis(200);
+const LONGEST_RESUME_WAIT: Duration = Duration::from_secs(30);
+
+type Events = BoxStream<'static, Result<Sse, SseError>>;
+
+/// How the stream of an answer is resumed.
+pub(super) struct Resume {
+    pub(super) client: HttpClient,
+    pub(super) uri: Arc<str>,
+    pub(super) session_id: Option<Arc<str>>,
+    pub(super) limit: u32,
+    pub(super) headers: HashMap<HeaderName, HeaderValue>,
+    pub(super) auth: Option<String>,
+}
+
+struct AnswerStream {
+    events: Events,
+    resume: Resume,
+    cell: Option<Arc<DispatchCell>>,
+    report: WireReport,
+    last_event_id: Option<String>,
+    wait: Duration,
+    resumes: u32,
+    answered: bool,
+    over: bool,
+}
+
+/// The events of one answer, resumed within the limit, and then over.
+pub(super) fn stream(
+    response: reqwest::Response,
+    resume: Resume,
+    cell: Option<Arc<DispatchCell>>,
+    report: WireReport,
+) -> Events {
+    let events = events(response, resume.client.max_answer_bytes);
+    let state = AnswerStream {
+        events,
+        resume,
+        cell,
+        report,
+        last_event_id: None,
+        wait: RESUME_AFTER,
+        resumes: 0,
+        answered: false,
+        over: false,
+    };
+    stream::unfold(state, |mut state| async move {
+        let event = state.next().await?;
+        Some((Ok(event), state))
+    })
+    .boxed()
+}
+
+/// What is looked at in an event to know whether it is the answer.
+#[derive(Deserialize)]
+struct Head {
+    method: Option<serde::de::IgnoredAny>,
+    result: Option<serde::de::IgnoredAny>,
+    error: Option<serde::de::IgnoredAny>,
+}
+
+impl AnswerStream {
+    async fn next(&mut self) -> Option<Sse> {
+        while !self.over {
+            match self.events.next().await {
+                Some(Ok(event)) => {
+                    self.resume.client.pulse.hear();
+                    if let Some(event) = self.take(event) {
+                        return Some(event);
+                    }
+                }
+                Some(Err(error)) if too_large(&error) => {
+                    let limit = self.resume.client.max_answer_bytes;
+                    self.give_up(WireFault::AnswerTooLarge { limit });
+                }
+                Some(Err(_)) | None if self.answered => self.over = true,
+                Some(Err(_)) | None => self.take_up_again().await,
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, mut event: Sse) -> Option<Sse> {
+        if let Some(retry) = event.retry.take() {
+            self.wait = Duration::from_millis(retry).min(LONGEST_RESUME_WAIT);
+        }
+        if let Some(id) = event.id.take() {
+            self.last_event_id = Some(id);
+        }
+        if !matches!(event.event.as_deref(), None | Some("" | "message")) {
+            return None;
+        }
+        let data = event
+            .data
+            .as_deref()
+            .filter(|data| !data.trim().is_empty())?;
+        match serde_json::from_str::<Head>(data) {
+            Ok(head)
+                if head.method.is_none() && (head.result.is_some() || head.error.is_some()) =>
+            {
+                if let Some(cell) = &self.cell {
+                    cell.report(self.report.clone());
+                }
+                self.answered = true;
+            }
+            Ok(_) => {}
+            Err(_) => {
+                let fault = WireFault::BadAnswer("an event of its stream is not JSON".into());
+                self.give_up(fault);
+                return None;
+            }
+        }
+        Some(event)
+    }
+
+    fn give_up(&mut self, fault: WireFault) {
+        if let Some(cell) = &self.cell {
+            cell.report(WireReport {
+                fault: Some(fault),
+                ..self.report.clone()
+            });
+        }
+        self.over = true;
+    }
+
+    /// Asks for the rest of the stream, until it is given one or may not ask any more.
+    async fn take_up_again(&mut self) {
+        loop {
+            let can = self.resumes < self.resume.limit;
+            let Some(last_event_id) = self.last_event_id.as_deref().filter(|_| can) else {
+                self.give_up(WireFault::StreamEnded {
+                    resumes: self.resumes,
+                });
+                return;
+            };
+            self.resumes += 1;
+            tokio::time::sleep(self.wait).await;
+            let opened = self
+                .resume
+                .client
+                .open_stream(
+                    &self.resume.uri,
+                    self.resume.session_id.as_ref(),
+                    Some(last_event_id),
+                    self.resume.auth.clone(),
+                    self.resume.headers.clone(),
+                )
+                .await;
+            if let Ok(response) = opened {
+                self.events = events(response, self.resume.client.max_answer_bytes);
+                return;
+            }
+        }
+    }
+}
+
+/// The standing stream of a session. Its end makes the session suspect, and is an end: it is not
+/// opened again.
+pub(super) fn standing(response: reqwest::Response, pulse: Arc<Pulse>, limit: usize) -> Events {
+    let events = events(response, limit);
+    stream::unfold((events, pulse), |(mut events, pulse)| async move {
+        match events.next().await {
+            Some(Ok(mut event)) => {
+                pulse.hear();
+                event.id = None;
+                event.retry = None;
+                Some((Ok(event), (events, pulse)))
+            }
+            Some(Err(_)) | None => {
+                pulse.suspect();
+                None
+            }
+        }
+    })
+    .boxed()
+}
+
+fn events(response: reqwest::Response, limit: usize) -> Events {
+    SseStream::from_bytes_stream(bounded(response.bytes_stream(), limit)).boxed()
+}
+
+#[derive(Debug, thiserror::Error)]
+enum BodyError {
+    #[error("an event is larger than the limit")]
+    TooLarge,
+    #[error("{0}")]
+    Http(reqwest::Error),
+}
+
+fn too_large(error: &SseError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if matches!(error.downcast_ref(), Some(BodyError::TooLarge)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    matches!(error, SseError::Body(body) if matches!(body.downcast_ref(), Some(BodyError::TooLarge)))
+}
+
+/// Ends a stream with an error when more than `limit` bytes pass without a blank line.
+fn bounded(
+    bytes: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
+    limit: usize,
+) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static {
+    let mut event = 0_usize;
+    let mut line_is_empty = true;
+    bytes.map(move |chunk| {
+        let chunk = chunk.map_err(|e| BodyError::Http(e.without_url()))?;
+        for byte in &chunk {
+            match byte {
+                b'\n' if line_is_empty => event = 0,
+                b'\n' => line_is_empty = true,
+                b'\r' => {}
+                _ => line_is_empty = false,
+            }
+            event += 1;
+        }
+        if event > limit {
+            Err(BodyError::TooLarge)
+        } else {
+            Ok(chunk)
+        }
+    })
+}

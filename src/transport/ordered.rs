@@ -1,0 +1,424 @@
+//! A byte stream that carries newline-delimited JSON-RPC, with one ordered writer.
+//!
+//! rmcp calls `send` in mailbox order and then runs each returned future in a task of its own. So
+//! `send` enqueues before it returns, and wire order is mailbox order. The writer is the witness:
+//! it asks each request's cell before the first byte, and what it finds recalled it drops.
+//!
+//! Ids on the wire are unique within the connection, not only within the session, so an answer that
+//! belongs to an older session can never be taken for one of this session.
+
+use std::{
+    collections::HashMap,
+    future::{Future, Ready, ready},
+    io,
+    sync::Arc,
+    time::Duration,
+};
+
+use rmcp::{
+    RoleClient,
+    model::{
+        ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, ErrorData,
+        JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+    },
+    transport::Transport,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
+    sync::mpsc,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ExitWatch, Pulse,
+    frame::{Frame, FrameReader, id_in},
+    witness::{cell_of, closed},
+};
+use crate::{
+    event::Dropped,
+    evidence::{DispatchCell, Loss, WireFault, WireReport},
+};
+
+/// How many ids each generation has to itself. JSON numbers are exact up to 2^53, which leaves
+/// room for two million generations.
+const IDS_PER_GENERATION: i64 = 1 << 32;
+
+/// How long the reader goes on after the process has exited or the writer has failed. Whatever the
+/// server wrote before is in the pipe already; only a grandchild can keep the pipe open longer.
+const DRAIN: Duration = Duration::from_millis(250);
+
+/// How long the end waits to learn the exit status, so that it can be told with the loss.
+const EXIT_STATUS: Duration = Duration::from_millis(100);
+
+pub(crate) struct OrderedTransport<R> {
+    reader: FrameReader<R>,
+    limit: usize,
+    queue: mpsc::UnboundedSender<Outgoing>,
+    /// Messages of our own making, which rmcp is to take for the server's.
+    made_up: mpsc::UnboundedReceiver<ServerJsonRpcMessage>,
+    outstanding: HashMap<i64, Option<Arc<DispatchCell>>>,
+    first_id: i64,
+    pulse: Arc<Pulse>,
+    exit: Option<ExitWatch>,
+    writer_failed: CancellationToken,
+    discover: Discover,
+    ending: Ending,
+}
+
+/// The `server/discover` probe and its time limit.
+struct Discover {
+    limit: Duration,
+    waiting: Option<(i64, Instant)>,
+}
+
+enum Ending {
+    /// Reading.
+    No,
+    /// The process is gone or the writer has failed: reading on until then, for what is left.
+    Draining(Instant),
+    /// The stream is over: waiting until then to learn the exit status.
+    Ended(Instant),
+}
+
+struct Outgoing {
+    message: ClientJsonRpcMessage,
+    cell: Option<Arc<DispatchCell>>,
+    /// The id as rmcp knows it, to release its waiter should the request be dropped.
+    id: Option<i64>,
+}
+
+/// What an [`OrderedTransport`] needs to know.
+pub(crate) struct OrderedOptions {
+    pub(crate) max_frame_bytes: usize,
+    pub(crate) discover_limit: Duration,
+    pub(crate) exit: Option<ExitWatch>,
+    /// Closes the writing side when cancelled, whatever is still queued or half written.
+    pub(crate) stop_writing: CancellationToken,
+}
+
+impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
+    pub(crate) fn new<W>(read: R, write: W, pulse: Arc<Pulse>, options: OrderedOptions) -> Self
+    where
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
+        let (queue, outgoing) = mpsc::unbounded_channel();
+        let (releases, made_up) = mpsc::unbounded_channel();
+        let writer_failed = CancellationToken::new();
+        let writer = Writer {
+            stream: write,
+            outgoing,
+            releases,
+            pulse: Arc::clone(&pulse),
+            failed: writer_failed.clone(),
+        };
+        let stop = options.stop_writing;
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = writer.run() => {}
+            }
+        });
+        let generations_before =
+            i64::try_from(pulse.generation.0.saturating_sub(1)).unwrap_or(i64::MAX);
+        Self {
+            reader: FrameReader::new(read, options.max_frame_bytes),
+            limit: options.max_frame_bytes,
+            queue,
+            made_up,
+            outstanding: HashMap::new(),
+            first_id: generations_before.saturating_mul(IDS_PER_GENERATION),
+            pulse,
+            exit: options.exit,
+            writer_failed,
+            discover: Discover {
+                limit: options.discover_limit,
+                waiting: None,
+            },
+            ending: Ending::No,
+        }
+    }
+
+    /// `whole`: whether the line had its end. Half a frame is no answer, but not a bad one either.
+    fn on_line(&mut self, line: &[u8], whole: bool) -> Option<ServerJsonRpcMessage> {
+        let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return None;
+        }
+        match serde_json::from_slice::<ServerJsonRpcMessage>(line) {
+            Ok(message) => {
+                self.pulse.hear();
+                self.on_message(message)
+            }
+            Err(error) => {
+                self.pulse.drop_frame(Dropped::Garbage);
+                if !whole {
+                    return None;
+                }
+                // The error's own text is not kept: it quotes what the server sent.
+                let what = match error.classify() {
+                    serde_json::error::Category::Data => "it is JSON, but not a message of MCP",
+                    _ => "it is not JSON",
+                };
+                self.give_up(id_in(line), WireFault::BadAnswer(what.into()))
+            }
+        }
+    }
+
+    fn on_message(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+        let id = match &mut message {
+            JsonRpcMessage::Response(response) => &mut response.id,
+            JsonRpcMessage::Error(error) => match &mut error.id {
+                Some(id) => id,
+                None => return Some(message),
+            },
+            _ => return Some(message),
+        };
+        let wire_id = match &*id {
+            RequestId::Number(n) => Some(*n),
+            RequestId::String(s) => s.parse().ok(),
+        };
+        let local = wire_id.and_then(|n| n.checked_sub(self.first_id));
+        match local.filter(|n| self.settle(*n).is_some()) {
+            Some(local) => {
+                *id = RequestId::Number(local);
+                Some(message)
+            }
+            None => {
+                self.pulse.drop_frame(Dropped::Unmatched);
+                None
+            }
+        }
+    }
+
+    /// Takes a request off the list of those that wait for an answer.
+    fn settle(&mut self, id: i64) -> Option<Option<Arc<DispatchCell>>> {
+        if self.discover.waiting.is_some_and(|(probe, _)| probe == id) {
+            self.discover.waiting = None;
+        }
+        self.outstanding.remove(&id)
+    }
+
+    /// Ends the wait for an answer that came and cannot be read.
+    fn give_up(&mut self, wire_id: Option<i64>, fault: WireFault) -> Option<ServerJsonRpcMessage> {
+        let id = wire_id?.checked_sub(self.first_id)?;
+        let cell = self.settle(id)?;
+        self.pulse.hear();
+        if let Some(cell) = cell {
+            cell.report(WireReport {
+                fault: Some(fault),
+                ..WireReport::default()
+            });
+        }
+        Some(made_up_error(id, ErrorCode::INTERNAL_ERROR))
+    }
+
+    fn on_frame(&mut self, frame: io::Result<Frame>) -> Option<ServerJsonRpcMessage> {
+        match frame {
+            Ok(Frame::Line(line)) => self.on_line(&line, true),
+            Ok(Frame::TooLarge(id)) => {
+                self.pulse.drop_frame(Dropped::TooLarge);
+                self.give_up(id, WireFault::AnswerTooLarge { limit: self.limit })
+            }
+            Ok(Frame::End(rest)) => {
+                self.ending = Ending::Ended(Instant::now() + EXIT_STATUS);
+                self.on_line(&rest, false)
+            }
+            Err(_) => {
+                self.ending = Ending::Ended(Instant::now() + EXIT_STATUS);
+                None
+            }
+        }
+    }
+
+    fn publish_end(&self) {
+        let exit = self.exit.as_ref().and_then(ExitWatch::status);
+        let stderr = self
+            .exit
+            .as_ref()
+            .map(|e| e.stderr.text())
+            .unwrap_or_default();
+        self.pulse.end(match exit {
+            Some(_) => Loss::Exited { exit, stderr },
+            None => Loss::Closed { exit, stderr },
+        });
+    }
+}
+
+fn made_up_error(id: i64, code: ErrorCode) -> ServerJsonRpcMessage {
+    let error = ErrorData::new(code, "made up by the client", None);
+    ServerJsonRpcMessage::error(error, Some(RequestId::Number(id)))
+}
+
+impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        mut message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let cell = cell_of(&message);
+        let mut id = None;
+        match &mut message {
+            JsonRpcMessage::Request(request) => {
+                if let RequestId::Number(n) = &mut request.id {
+                    id = Some(*n);
+                    self.outstanding.insert(*n, cell.clone());
+                    if matches!(request.request, ClientRequest::DiscoverRequest(_)) {
+                        self.discover.waiting = Some((*n, Instant::now() + self.discover.limit));
+                    }
+                    *n += self.first_id;
+                }
+            }
+            JsonRpcMessage::Notification(n) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &mut n.notification
+                    && let Some(RequestId::Number(n)) = &mut cancelled.params.request_id
+                {
+                    self.outstanding.remove(n);
+                    *n += self.first_id;
+                }
+            }
+            _ => {}
+        }
+        let sent = self
+            .queue
+            .send(Outgoing { message, cell, id })
+            .map_err(|_| closed());
+        let sent: Ready<io::Result<()>> = ready(sent);
+        sent
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        loop {
+            let probe = self.discover.waiting;
+            let message = match self.ending {
+                Ending::No => tokio::select! {
+                    biased;
+                    Some(message) = self.made_up.recv() => Some(message),
+                    frame = self.reader.next() => self.on_frame(frame),
+                    () = exited(&mut self.exit) => {
+                        self.ending = Ending::Draining(Instant::now() + DRAIN);
+                        None
+                    }
+                    () = self.writer_failed.cancelled() => {
+                        self.ending = Ending::Draining(Instant::now() + DRAIN);
+                        None
+                    }
+                    () = until(probe.map(|(_, at)| at)) => {
+                        self.discover.waiting = None;
+                        probe.map(|(id, _)| made_up_error(id, ErrorCode::METHOD_NOT_FOUND))
+                    }
+                },
+                Ending::Draining(until) => tokio::select! {
+                    biased;
+                    frame = self.reader.next() => self.on_frame(frame),
+                    () = tokio::time::sleep_until(until) => {
+                        self.ending = Ending::Ended(Instant::now());
+                        None
+                    }
+                },
+                Ending::Ended(until) => {
+                    if let Some(exit) = &mut self.exit {
+                        // Without the status the loss is told all the same.
+                        let _ = tokio::time::timeout_at(until, exit.exited()).await;
+                    }
+                    // Every answer that was read has been given to its caller by now: rmcp asks
+                    // for the next message only after it has dealt with the last.
+                    self.publish_end();
+                    return None;
+                }
+            };
+            if let Some(message) = message {
+                if let JsonRpcMessage::Error(error) = &message
+                    && let Some(RequestId::Number(id)) = &error.id
+                {
+                    self.outstanding.remove(id);
+                }
+                return Some(message);
+            }
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        // The session stops the process and the writer; rmcp is not kept waiting for either.
+        Ok(())
+    }
+}
+
+impl<R> Drop for OrderedTransport<R> {
+    fn drop(&mut self) {
+        self.pulse.end(Loss::Ended("its client service stopped"));
+    }
+}
+
+async fn exited(exit: &mut Option<ExitWatch>) {
+    match exit {
+        Some(exit) => exit.exited().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Writer<W> {
+    stream: W,
+    outgoing: mpsc::UnboundedReceiver<Outgoing>,
+    releases: mpsc::UnboundedSender<ServerJsonRpcMessage>,
+    pulse: Arc<Pulse>,
+    failed: CancellationToken,
+}
+
+impl<W: AsyncWrite + Unpin> Writer<W> {
+    async fn run(mut self) {
+        let mut bytes = Vec::with_capacity(1_024);
+        while let Some(Outgoing { message, cell, id }) = self.outgoing.recv().await {
+            bytes.clear();
+            if let Err(error) = serde_json::to_writer(&mut bytes, &message) {
+                if let Some(cell) = &cell {
+                    let fault = Some(WireFault::Unencodable(error.to_string()));
+                    cell.report(WireReport {
+                        fault,
+                        ..WireReport::default()
+                    });
+                }
+                self.release(id);
+                continue;
+            }
+            bytes.push(b'\n');
+            if cell.as_ref().is_some_and(|cell| !cell.begin_write()) {
+                self.release(id);
+                continue;
+            }
+            let written = async {
+                self.stream.write_all(&bytes).await?;
+                self.stream.flush().await
+            };
+            if written.await.is_err() || self.pulse.is_ended() {
+                self.failed.cancel();
+                return;
+            }
+            if let Some(cell) = &cell {
+                cell.finish_write();
+            }
+            if bytes.capacity() > 1024 * 1024 {
+                bytes = Vec::with_capacity(1_024);
+            }
+        }
+    }
+
+    /// Lets rmcp forget a request that will never be answered, because it was never sent.
+    fn release(&self, id: Option<i64>) {
+        if let Some(id) = id {
+            // The reader is gone only when the session is.
+            let _ = self
+                .releases
+                .send(made_up_error(id, ErrorCode::INTERNAL_ERROR));
+        }
+    }
+}

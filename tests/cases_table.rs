@@ -1,0 +1,361 @@
+//! `docs/cases.md` says for each case of the field which test shows it, on each transport, in each
+//! era and for each kind of ownership. A cell is a test that exists, or a reason why there is none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// (letter, numbers): the cases that this crate covers today.
+const CASES: [(&str, &[u8]); 6] = [
+    ("O", &[1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15]),
+    ("H", &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+    ("P", &[1, 2, 3, 4, 5, 6, 7]),
+    ("F", &[1, 2, 3, 4, 5]),
+    ("S", &[1, 2, 3, 4, 5, 6]),
+    ("L", &[3]),
+];
+
+const HEADER: [&str; 8] = [
+    "case",
+    "what is right",
+    "stdio·initialize·owned",
+    "stdio·2026·owned",
+    "http·initialize·owned",
+    "http·2026·owned",
+    "lent service",
+    "lent peer",
+];
+
+/// A reason shorter than this explains nothing.
+const SHORTEST_REASON: usize = 15;
+
+fn package_file(below: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(below)
+}
+
+/// The names that one test file (with the helper files in its directory) offers to the table.
+#[derive(Debug, Default)]
+struct Names {
+    /// Functions with a test attribute.
+    tests: BTreeSet<String>,
+    /// Other functions.
+    others: BTreeSet<String>,
+    /// `fn name` somewhere in the tokens of a macro call, which may make a test of it.
+    in_macros: BTreeSet<String>,
+    /// Every word, for the modules on the way to a test.
+    words: BTreeSet<String>,
+}
+
+impl Names {
+    fn of(text: &str) -> Names {
+        let mut names = Names::default();
+        if let Ok(file) = syn::parse_file(text) {
+            syn::visit::Visit::visit_file(&mut names, &file);
+        }
+        names.words = text
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|w| !w.is_empty())
+            .map(str::to_owned)
+            .collect();
+        names
+    }
+
+    fn extend(&mut self, other: Names) {
+        self.tests.extend(other.tests);
+        self.others.extend(other.others);
+        self.in_macros.extend(other.in_macros);
+        self.words.extend(other.words);
+    }
+
+    /// What is wrong with `module::function` of this file, if anything is.
+    fn objection(&self, path: &str) -> Option<String> {
+        let mut parts: Vec<&str> = path.split("::").collect();
+        let function = parts.pop().unwrap_or_default();
+        if let Some(module) = parts.iter().find(|m| !self.words.contains(**m)) {
+            return Some(format!("has no {module}"));
+        }
+        if self.tests.contains(function) || self.in_macros.contains(function) {
+            None
+        } else if self.others.contains(function) {
+            Some(format!("has {function}, which is no test"))
+        } else {
+            Some(format!("has no fn {function}"))
+        }
+    }
+}
+
+impl<'ast> syn::visit::Visit<'ast> for Names {
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        let is_test = item
+            .attrs
+            .iter()
+            .any(|a| a.path().segments.last().is_some_and(|s| s.ident == "test"));
+        let names = if is_test {
+            &mut self.tests
+        } else {
+            &mut self.others
+        };
+        names.insert(item.sig.ident.to_string());
+        syn::visit::visit_item_fn(self, item);
+    }
+
+    fn visit_macro(&mut self, mac: &'ast syn::Macro) {
+        let text = mac.tokens.to_string();
+        let words: Vec<&str> = text
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|w| !w.is_empty())
+            .collect();
+        for pair in words.windows(2) {
+            if pair[0] == "fn" {
+                self.in_macros.insert(pair[1].to_owned());
+            }
+        }
+    }
+}
+
+/// All test targets by name.
+fn test_files() -> BTreeMap<String, Names> {
+    fn add(names: &mut Names, directory: &Path) {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                add(names, &path);
+            } else if path.extension().is_some_and(|e| e == "rs")
+                && let Ok(text) = std::fs::read_to_string(&path)
+            {
+                names.extend(Names::of(&text));
+            }
+        }
+    }
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(package_file("tests"))
+        .expect("tests/ is there")
+        .flatten()
+    {
+        let path = entry.path();
+        if path.extension().is_some_and(|e| e == "rs") {
+            let stem = path
+                .file_stem()
+                .expect("a file name")
+                .to_string_lossy()
+                .into_owned();
+            let text = std::fs::read_to_string(&path).expect("a readable test file");
+            let mut names = Names::of(&text);
+            add(&mut names, &path.with_extension(""));
+            files.insert(stem, names);
+        }
+    }
+    files
+}
+
+/// The cells of a table row; `\|` is no border.
+fn cells(line: &str) -> Vec<String> {
+    let line = line.trim();
+    let Some(inner) = line.strip_prefix('|').and_then(|l| l.strip_suffix('|')) else {
+        return Vec::new();
+    };
+    inner
+        .replace("\\|", "\u{0}")
+        .split('|')
+        .map(|c| c.replace('\u{0}', "|").trim().to_owned())
+        .collect()
+}
+
+/// Everything that is wrong with the table in this text.
+fn objections(text: &str, files: &BTreeMap<String, Names>) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut rows: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut in_table = false;
+    for line in text.lines() {
+        let row = cells(line);
+        if row.is_empty() {
+            in_table = false;
+            continue;
+        }
+        if row.first().is_some_and(|c| c == HEADER[0]) {
+            in_table = true;
+            if row != HEADER {
+                out.push(format!("the columns are {row:?} and should be {HEADER:?}"));
+            }
+            continue;
+        }
+        if !in_table || row.iter().all(|c| c.chars().all(|c| c == '-' || c == ':')) {
+            continue;
+        }
+        let id = row[0].trim_matches('`').to_owned();
+        if row.len() != HEADER.len() {
+            out.push(format!(
+                "{id} has {} cells instead of {}",
+                row.len(),
+                HEADER.len()
+            ));
+        } else if rows.insert(id.clone(), row).is_some() {
+            out.push(format!("{id} has two rows"));
+        }
+    }
+    for (letter, numbers) in CASES {
+        for number in numbers {
+            let id = format!("{letter}{number}");
+            if !rows.contains_key(&id) {
+                out.push(format!("{id} has no row"));
+            }
+        }
+    }
+    for (id, row) in &rows {
+        if row[1].is_empty() {
+            out.push(format!("{id} does not say what is right"));
+        }
+        // one line per objection, with all the columns that it is about
+        let mut about: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for (column, cell) in HEADER.iter().zip(row).skip(2) {
+            if let Some(objection) = cell_objection(cell, files) {
+                about.entry(objection).or_default().push(column);
+            }
+        }
+        for (objection, columns) in about {
+            let columns = match columns.len() {
+                6 => "all columns".to_owned(),
+                _ => columns.join(", "),
+            };
+            out.push(format!("{id} ({columns}): {objection}"));
+        }
+    }
+    out
+}
+
+fn cell_objection(cell: &str, files: &BTreeMap<String, Names>) -> Option<String> {
+    if cell.is_empty() {
+        return Some("is empty".to_owned());
+    }
+    if let Some(reason) = cell.strip_prefix('—') {
+        let reason = reason.trim();
+        if reason.chars().count() < SHORTEST_REASON {
+            return Some(format!("gives no reason, only {reason:?}"));
+        }
+        return reason
+            .contains("TODO")
+            .then(|| format!("is not done: {reason}"));
+    }
+    let mut tests = 0;
+    for (i, quoted) in cell.split('`').enumerate() {
+        if i % 2 == 0 {
+            continue;
+        }
+        tests += 1;
+        let Some((file, path)) = quoted.split_once("::") else {
+            return Some(format!("{quoted} is not file::function"));
+        };
+        let Some(names) = files.get(file) else {
+            return Some(format!("there is no tests/{file}.rs"));
+        };
+        if let Some(objection) = names.objection(path) {
+            return Some(format!("tests/{file}.rs {objection}"));
+        }
+    }
+    let between: String = cell.split('`').step_by(2).collect();
+    let stray = between.replace("<br>", "").replace([',', ' '], "");
+    if tests == 0 || !stray.is_empty() {
+        return Some(format!(
+            "is neither `file::function` nor — a reason: {cell}"
+        ));
+    }
+    None
+}
+
+#[test]
+fn every_case_has_a_test_or_a_reason() {
+    let text =
+        std::fs::read_to_string(package_file("docs/cases.md")).expect("docs/cases.md is there");
+    let objections = objections(&text, &test_files());
+    assert!(
+        objections.is_empty(),
+        "docs/cases.md:\n  {}\n",
+        objections.join("\n  ")
+    );
+}
+
+/// The check itself, on tables that are wrong on purpose.
+#[test]
+fn a_wrong_table_is_noticed() {
+    let mut files = BTreeMap::new();
+    files.insert(
+        "deaths".to_owned(),
+        Names::of(
+            "mod stdio { #[tokio::test] async fn o1() {} } fn helper() {}
+             both_eras! { async fn o2() {} }",
+        ),
+    );
+    fn table(row_of_o1: &str) -> String {
+        let mut text = format!("| {} |\n|{}\n", HEADER.join(" | "), "---|".repeat(8));
+        for (letter, numbers) in CASES {
+            for number in numbers {
+                let id = format!("{letter}{number}");
+                let cell = if id == "O1" {
+                    row_of_o1
+                } else {
+                    "— not possible on this transport"
+                };
+                text.push_str(&format!(
+                    "| {id} | it works |{}\n",
+                    format!(" {cell} |").repeat(6)
+                ));
+            }
+        }
+        text
+    }
+    for right in [
+        "`deaths::o1`",
+        "`deaths::stdio::o1`",
+        "`deaths::o1`, `deaths::o2`",
+        "`deaths::o1`<br>`deaths::o2`",
+        "— this has no HTTP side at all",
+    ] {
+        assert_eq!(
+            objections(&table(right), &files),
+            Vec::<String>::new(),
+            "{right}"
+        );
+    }
+    for (wrong, expected) in [
+        ("", "is empty"),
+        ("TODO", "is neither"),
+        ("—", "gives no reason"),
+        ("— n/a", "gives no reason"),
+        ("— TODO: somebody should look at this", "is not done"),
+        ("deaths::o1", "is neither"),
+        ("`deaths::o1` mostly", "is neither"),
+        ("`o1`", "is not file::function"),
+        ("`births::o1`", "there is no tests/births.rs"),
+        ("`deaths::o3`", "has no fn o3"),
+        ("`deaths::http::o1`", "has no http"),
+        ("`deaths::helper`", "which is no test"),
+        ("`deaths::o1`, `deaths::o4`", "has no fn o4"),
+    ] {
+        let found = objections(&table(wrong), &files);
+        assert_eq!(found.len(), 1, "{wrong}: {found:?}");
+        assert!(found[0].contains(expected), "{wrong}: {found:?}");
+    }
+    let whole = table("`deaths::o1`");
+    for (text, expected) in [
+        (whole.replace("| L3 |", "| L9 |"), "L3 has no row"),
+        (whole.replace("| O2 |", "| O3 |"), "O3 has two rows"),
+        (whole.replace("| http·2026·owned", ""), "the columns are"),
+        (
+            whole.replace(
+                "| P1 | it works |",
+                "| P1 | it works | — one cell too many here |",
+            ),
+            "P1 has 9 cells",
+        ),
+        (
+            whole.replace("| P1 | it works |", "| P1 | |"),
+            "P1 does not say what is right",
+        ),
+        (String::new(), "O1 has no row"),
+    ] {
+        let found = objections(&text, &files);
+        assert!(
+            found.iter().any(|f| f.contains(expected)),
+            "{expected}: {found:?}"
+        );
+    }
+}
