@@ -51,14 +51,26 @@ struct Operation<'a> {
     times: Times,
     attempts: u32,
     generation: Option<Generation>,
+    admitted: bool,
 }
 
+/// Who performs operations on a connection.
 pub(crate) struct Caller<'a> {
-    pub(crate) line: &'a Line,
-    pub(crate) journal: Option<&'a dyn Journal>,
+    line: &'a Line,
+    journal: Option<&'a dyn Journal>,
+    /// It works for an operation that has its place in the connection already.
+    admitted: bool,
 }
 
 impl<'a> Caller<'a> {
+    pub(crate) fn new(line: &'a Line, journal: Option<&'a dyn Journal>) -> Self {
+        Self {
+            line,
+            journal,
+            admitted: false,
+        }
+    }
+
     pub(crate) async fn call_tool(&self, call: ToolCall) -> Result<ToolAnswer, CallError> {
         let kind = OperationKind::ToolCall;
         let id = OperationId::mint();
@@ -251,6 +263,7 @@ impl<'a> Caller<'a> {
             times,
             attempts: 0,
             generation: None,
+            admitted: self.admitted,
         })
     }
 
@@ -381,7 +394,10 @@ impl Operation<'_> {
                 return Err(self.error(reason.into(), None));
             }
         }
-        let admitted = admit(line, &self.times).await;
+        let admitted = match self.admitted {
+            true => Ok(None),
+            false => admit(line, &self.times).await.map(Some),
+        };
         let done = match admitted {
             Ok(permit) => {
                 let done = self.attempts().await;

@@ -303,7 +303,7 @@ impl Line {
 
     /// The actor failed by its own fault, which counts like a failed start.
     pub(crate) fn count_failure(&self) {
-        self.gate.failed(Instant::now());
+        self.gate.failed(Instant::now().into_std());
     }
 
     /// Waits until every operation that was admitted has its outcome.
@@ -511,7 +511,7 @@ struct StartPlan {
 impl Working {
     fn step(&mut self, input: Input) -> Step {
         let gate = Arc::clone(&self.line.gate);
-        self.state.step(input, Instant::now(), &*gate)
+        self.state.step(input, Instant::now().into_std(), &*gate)
     }
 
     fn operate(&mut self, ticket: Arc<Ticket>) -> Option<StartPlan> {
@@ -604,13 +604,10 @@ impl Working {
 
     /// What the session that is being started says.
     fn news(&mut self, generation: Generation, report: Report) -> Option<StartPlan> {
-        let Some(current) = self
+        let current = self
             .current
             .as_mut()
-            .filter(|c| c.pulse.generation == generation)
-        else {
-            return None;
-        };
+            .filter(|c| c.pulse.generation == generation)?;
         match report {
             Report::Started(session) => {
                 current.session = Some(session);
@@ -766,8 +763,13 @@ impl Working {
         let line = Arc::clone(&self.line);
         let generation = line.next_generation();
         let tell: Arc<dyn Fn(What) + Send + Sync> = {
-            let line = Arc::clone(&line);
-            Arc::new(move |what| line.tell(what))
+            // Weak, because the line holds its newest pulse, and the pulse this.
+            let line = Arc::downgrade(&line);
+            Arc::new(move |what| {
+                if let Some(line) = line.upgrade() {
+                    line.tell(what);
+                }
+            })
         };
         let pulse = Arc::new(Pulse::new(generation, Arc::clone(&tell)));
         pulse.on_room(line.room_caller());
@@ -854,7 +856,11 @@ impl Working {
         match ticket.hand_over(&session) {
             Handing::Done if self.line.ownership.is_lent() => {}
             Handing::Done => {
-                while self.outstanding.front().is_some_and(|t| t.is_decided()) {
+                while self
+                    .outstanding
+                    .front()
+                    .is_some_and(|t| t.is_out_of_reach())
+                {
                     self.outstanding.pop_front();
                 }
                 self.outstanding.push_back(ticket);

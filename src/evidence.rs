@@ -100,12 +100,6 @@ impl DispatchCell {
         matches!(self.state.load(Ordering::Acquire), WRITING | WRITTEN)
     }
 
-    /// Whether the request no longer sits in a queue: written, being written, or recalled.
-    #[must_use]
-    pub fn is_decided(&self) -> bool {
-        self.state.load(Ordering::Acquire) != QUEUED
-    }
-
     /// Notes what the transport saw. The first report stays.
     pub fn report(&self, report: WireReport) {
         let _ = self.report.set(report);

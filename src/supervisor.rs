@@ -431,7 +431,7 @@ impl CircuitGate {
 }
 
 impl Gate for CircuitGate {
-    fn may_start(&self, now: Instant) -> Admission {
+    fn may_start(&self, now: std::time::Instant) -> Admission {
         let (permission, change) = self.circuit().may_start(now, rand::random());
         self.told(change);
         match permission {
@@ -440,12 +440,12 @@ impl Gate for CircuitGate {
         }
     }
 
-    fn failed(&self, now: Instant) {
+    fn failed(&self, now: std::time::Instant) {
         let change = self.circuit().failed(now);
         self.told(change);
     }
 
-    fn proved(&self, _: Instant) {
+    fn proved(&self, _: std::time::Instant) {
         let change = self.circuit().proved();
         self.told(change);
     }

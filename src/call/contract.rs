@@ -33,6 +33,7 @@ impl Operation<'_> {
         Caller {
             line: self.line,
             journal: None,
+            admitted: true,
         }
     }
 

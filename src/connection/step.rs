@@ -8,9 +8,7 @@
 //!
 //! A lent connection is `Live` from the first and never starts anything.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Whether a session may be started, and when. Held by whoever counts failures.
 pub(crate) trait Gate: Send + Sync {

@@ -117,9 +117,16 @@ impl Ticket {
         }
     }
 
-    /// Whether it was handed over and its request has left the queues below.
-    pub(crate) fn is_decided(&self) -> bool {
-        self.slot().cell.is_decided()
+    /// Whether it can never be taken back: writing began, or nobody waits for it.
+    ///
+    /// One that was recalled because its session ended is not: its caller waits for the next.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        let slot = self.slot();
+        match slot.phase {
+            Phase::Handed(_) | Phase::Taken => slot.cell.was_begun(),
+            Phase::Waiting => false,
+            Phase::Refused(_) | Phase::Lost | Phase::GivenUp => true,
+        }
     }
 
     /// Takes it back from a session that takes nothing any more. `true`: it was not sent, and

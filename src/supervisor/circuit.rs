@@ -9,9 +9,10 @@
 //!
 //! A circuit is closed when traffic flows.
 
-use std::{collections::VecDeque, time::Duration};
-
-use tokio::time::Instant;
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use crate::spec::Recovery;
 

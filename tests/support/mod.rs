@@ -20,7 +20,9 @@ pub const HARD: Duration = Duration::from_secs(60);
 
 /// Runs a test body within the outer deadline.
 pub async fn bounded<T>(body: impl Future<Output = T>) -> T {
-    tokio::time::timeout(HARD, body).await.expect("the test ran into its outer deadline")
+    tokio::time::timeout(HARD, body)
+        .await
+        .expect("the test ran into its outer deadline")
 }
 
 /// Waits until `condition` holds, looking every few milliseconds.
@@ -38,9 +40,16 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 /// A program of this package that `cargo test` builds beside the tests.
 pub fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
-    let debug = test.parent().and_then(Path::parent).expect("tests are built in target/*/deps");
+    let debug = test
+        .parent()
+        .and_then(Path::parent)
+        .expect("tests are built in target/*/deps");
     let path = debug.join("examples").join(name);
-    assert!(path.exists(), "{} is not built; run plain `cargo test`", path.display());
+    assert!(
+        path.exists(),
+        "{} is not built; run plain `cargo test`",
+        path.display()
+    );
     path
 }
 
@@ -76,7 +85,10 @@ pub struct Read {
 
 impl Bed {
     pub fn new(script: Value) -> Self {
-        Self { dir: tempfile::tempdir().expect("a temporary directory"), script: script.to_string() }
+        Self {
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            script: script.to_string(),
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -114,7 +126,12 @@ impl Bed {
     /// The server as a command, for clients that are not ours.
     pub fn command(&self, kind: &str) -> Command {
         let mut command = Command::new(example("fault_server"));
-        command.arg(kind).arg("--dir").arg(self.path()).arg("--script").arg(&self.script);
+        command
+            .arg(kind)
+            .arg("--dir")
+            .arg(self.path())
+            .arg("--script")
+            .arg(&self.script);
         command
     }
 
@@ -126,11 +143,18 @@ impl Bed {
     pub async fn http_at(&self, addr: &str) -> HttpServer {
         let _ = std::fs::remove_file(self.file("addr"));
         let mut command = self.command("http");
-        command.arg("--addr").arg(addr).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg("--addr")
+            .arg(addr)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         let child = command.spawn().expect("the fault server starts");
         self.until_file("addr").await;
         let addr = std::fs::read_to_string(self.file("addr")).expect("addr can be read");
-        HttpServer { child, addr: addr.trim().to_owned() }
+        HttpServer {
+            child,
+            addr: addr.trim().to_owned(),
+        }
     }
 
     fn lines(&self, name: &str) -> Vec<Vec<String>> {
@@ -178,7 +202,9 @@ impl Bed {
 
     /// The processes that were started, and what their files say.
     pub fn pids(&self) -> BTreeMap<i32, String> {
-        let Ok(entries) = std::fs::read_dir(self.file("pids")) else { return BTreeMap::new() };
+        let Ok(entries) = std::fs::read_dir(self.file("pids")) else {
+            return BTreeMap::new();
+        };
         entries
             .flatten()
             .filter_map(|e| {
@@ -190,7 +216,10 @@ impl Bed {
 
     /// Those of them that still run.
     pub fn running(&self) -> Vec<i32> {
-        self.pids().into_keys().filter(|pid| is_running(*pid)).collect()
+        self.pids()
+            .into_keys()
+            .filter(|pid| is_running(*pid))
+            .collect()
     }
 
     pub async fn until_all_gone(&self) {
@@ -200,13 +229,21 @@ impl Bed {
 
 /// Whether a process runs; one that is dead and not yet reaped does not.
 pub fn is_running(pid: i32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().next());
     !matches!(state, None | Some("Z" | "X"))
 }
 
 pub fn kill(pid: i32) {
-    let status = Command::new("kill").arg("-KILL").arg(pid.to_string()).status();
+    let status = Command::new("kill")
+        .arg("-KILL")
+        .arg(pid.to_string())
+        .status();
     assert!(status.is_ok_and(|s| s.success()), "kill {pid}");
 }
 
