@@ -398,6 +398,12 @@ impl HttpClient {
                 .refused(&exchange, report, response, session_id.is_some())
                 .await;
         }
+        let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
+        if accepted && exchange.request.is_some() {
+            // No sign of life: whoever waits for the answer has heard nothing.
+            self.report(&exchange, report);
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
         self.pulse.hear();
         let new_session = text_header(response.headers(), SESSION_ID);
         let Some(id) = exchange.request.clone() else {
@@ -406,10 +412,6 @@ impl HttpClient {
             let _ = self.body(response).await;
             return Ok(StreamableHttpPostResponse::Accepted);
         };
-        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-            self.report(&exchange, report);
-            return Ok(StreamableHttpPostResponse::Accepted);
-        }
         if media_type_is(response.headers(), "text/event-stream") {
             let resume = answer::Resume {
                 client: self.clone(),
