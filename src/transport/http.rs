@@ -77,7 +77,9 @@ impl Endpoint {
             what: "url",
             why: e.to_string(),
         })?;
-        if url.host_str().is_none_or(str::is_empty) {
+        // The parser takes the first part of the path for a host that is missing.
+        let after_scheme = spec.url.split_once("://").map(|(_, rest)| rest);
+        if after_scheme.is_none_or(|rest| rest.starts_with(['/', '\\', '?', '#'])) {
             return Err(SpecError::Http {
                 what: "url",
                 why: "it names no host".into(),
@@ -416,6 +418,7 @@ impl HttpClient {
             let resume = answer::Resume {
                 client: self.clone(),
                 uri,
+                request: id,
                 session_id,
                 limit: if exchange.can_resume {
                     self.max_resumes
