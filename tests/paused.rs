@@ -1,6 +1,8 @@
 //! What depends on time, with a clock that the tests hold: in-memory parts only, so that every
 //! moment is exact.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "paused/far_end.rs"]
 mod far_end;
 mod support;

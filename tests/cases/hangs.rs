@@ -121,7 +121,6 @@ async fn an_accepted_request_without_an_answer_is_unknown_at_the_deadline() {
             let started = Instant::now();
             let cause = unknown(rig.connection.call_tool(call).await);
             assert!(started.elapsed() < SOON);
-            println!("{cause:?}");
             assert_eq!(
                 rig.echo().await,
                 2,

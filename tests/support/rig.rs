@@ -1,5 +1,7 @@
 //! A connection of ours to the fault server, over one transport and in one era.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use mcp_supervisor::{
