@@ -232,6 +232,10 @@ pub(crate) struct Tail {
     bytes: Mutex<VecDeque<u8>>,
 }
 
+#[cfg_attr(
+    not(feature = "stdio"),
+    expect(dead_code, reason = "only a process has a stderr")
+)]
 impl Tail {
     pub(crate) fn new(limit: usize) -> Self {
         Self {

@@ -1,6 +1,6 @@
 //! Starting a session: transport, handshake, and what a failed one was.
 
-use std::{io::ErrorKind, sync::Arc, time::Duration};
+use std::{io::ErrorKind, sync::Arc};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
@@ -11,11 +11,9 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
-#[cfg(feature = "http")]
-use crate::transport::http::{Endpoint, Handshake};
 use crate::{
     error::{Source, StartFailure},
-    evidence::{ServerError, WireFault},
+    evidence::ServerError,
     operation::Ownership,
     spec::{
         BoxError, BoxFuture, ConnectionSpec, Era, Limits, OpenStream, OpenTransport, Settings,
@@ -27,8 +25,18 @@ use crate::{
         witness::WitnessTransport,
     },
 };
+#[cfg(feature = "http")]
+use crate::{
+    evidence::WireFault,
+    transport::http::{Endpoint, Handshake},
+};
 #[cfg(feature = "stdio")]
 use crate::{spec::StdioSpec, transport::stdio::ServerProcess};
+
+/// How long a failed start waits for the process to exit: the reason is often on its stderr, a
+/// moment after the end of its stdout.
+#[cfg(feature = "stdio")]
+const REASON_ON_STDERR: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// A spec, checked and ready to open transports.
 pub(crate) enum Connector {
@@ -115,8 +123,8 @@ pub(super) async fn start(
                 OrderedTransport::new(pipes.stdout, pipes.stdin, Arc::clone(pulse), options);
             let started = negotiate(transport, settings, pulse, running).await;
             if started.is_err() {
-                // The reason is often on stderr, a moment after the end of stdout.
-                let _ = tokio::time::timeout(Duration::from_millis(200), exit.exited()).await;
+                // Without the status the failure is told all the same.
+                let _ = tokio::time::timeout(REASON_ON_STDERR, exit.exited()).await;
             }
             started.map_err(|error| NotStarted {
                 exit: Some(exit),
@@ -295,8 +303,9 @@ fn explain_http(
     {
         let success = report.status.is_some_and(|s| (200..300).contains(&s));
         not_started.failure = match (report.fault, report.status) {
-            (Some(WireFault::ConnectFailed(why)), _) => StartFailure::Unreachable(why),
-            (Some(WireFault::ExchangeBroke(why)), _) => StartFailure::Unreachable(why),
+            (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {
+                StartFailure::Unreachable(why)
+            }
             (Some(_), _) => StartFailure::NotUnderstood,
             (None, Some(status)) if !success => StartFailure::Status {
                 status,
