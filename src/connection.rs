@@ -1,6 +1,6 @@
 //! A connection: a stable mailbox that outlives its sessions.
 //!
-//! The [`step`] function decides; the actor in here carries out. No handler waits for a peer:
+//! A pure function, `step`, decides; the actor in here carries out. No handler waits for a peer:
 //! handing over is one poll, starting a session is spawning a child, and everything that takes
 //! time happens in the session's task or in the caller's.
 

@@ -113,7 +113,7 @@ impl DispatchCell {
 }
 
 /// What the transport saw of one request beside the JSON-RPC answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct WireReport {
     /// The HTTP status, where there was one.
     pub status: Option<u16>,
@@ -125,6 +125,16 @@ pub struct WireReport {
     pub in_session: bool,
     /// What went wrong below JSON-RPC.
     pub fault: Option<WireFault>,
+    /// The JSON-RPC error that came with the status, where the status itself ended the session.
+    pub error: Option<ServerError>,
+}
+
+impl WireReport {
+    /// The HTTP status, if it is not one of success.
+    #[must_use]
+    pub fn failed_status(&self) -> Option<u16> {
+        self.status.filter(|status| !(200..300).contains(status))
+    }
 }
 
 /// What can go wrong with one request below JSON-RPC.

@@ -4,7 +4,7 @@ use std::{io::ErrorKind, sync::Arc};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::{ClientCapabilities, ClientConfig, ErrorData, Implementation, ProtocolVersion},
+    model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion},
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use super::Session;
 use crate::{
     error::{Source, StartFailure},
-    evidence::ServerError,
     operation::Ownership,
     spec::{
         BoxError, BoxFuture, ConnectionSpec, Era, Limits, OpenStream, OpenTransport, Settings,
@@ -22,6 +21,7 @@ use crate::{
     transport::{
         ExitWatch, Pulse,
         ordered::{OrderedOptions, OrderedTransport},
+        server_error,
         witness::WitnessTransport,
     },
 };
@@ -242,14 +242,6 @@ fn allowed(era: &Era) -> Vec<ProtocolVersion> {
     }
 }
 
-pub(super) fn server_error(error: ErrorData) -> ServerError {
-    ServerError {
-        code: i64::from(error.code.0),
-        message: error.message.into_owned(),
-        data: error.data,
-    }
-}
-
 fn explain(error: ClientInitializeError, settings: &Settings) -> NotStarted {
     use ClientInitializeError as E;
     let failure = match &error {
@@ -301,18 +293,18 @@ fn explain_http(
     if not_started.failure == StartFailure::EndedDuringHandshake
         && let Some(report) = handshake.last()
     {
-        let success = report.status.is_some_and(|s| (200..300).contains(&s));
-        not_started.failure = match (report.fault, report.status) {
+        let failed = report.failed_status();
+        not_started.failure = match (report.fault, failed) {
             (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {
                 StartFailure::Unreachable(why)
             }
             (Some(_), _) => StartFailure::NotUnderstood,
-            (None, Some(status)) if !success => StartFailure::Status {
+            (None, Some(status)) => StartFailure::Status {
                 status,
                 challenge: report.challenge,
                 retry_after: report.retry_after,
             },
-            _ => StartFailure::EndedDuringHandshake,
+            (None, None) => StartFailure::EndedDuringHandshake,
         };
     }
     not_started
