@@ -6,12 +6,11 @@ use mcp_supervisor::{
     CallError, Connection, ConnectionSpec, Era, LentConnection, LentSpec, OwnedConnection,
     Supervisor, ToolAnswer, ToolCall,
 };
-use rmcp::{RoleClient, service::RunningService};
 use serde_json::{Value, json};
 
 use super::{
     Bed, HttpServer, initialize,
-    lent::{lent_http, lent_stdio},
+    lent::{LentService, lent_http, lent_stdio},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub struct Rig {
 /// A connection of either kind. What was lent is kept as long as it lives.
 pub enum Held {
     Owned(OwnedConnection),
-    Lent(LentConnection, Box<RunningService<RoleClient, ()>>),
+    Lent(LentConnection, Box<LentService>),
 }
 
 impl Held {
@@ -125,7 +124,8 @@ impl Rig {
 
     /// Stops everything and sees that no process of the runtime's stays.
     pub async fn finish(self) {
-        self.supervisor.shutdown(Duration::from_secs(2)).await;
+        let report = self.supervisor.shutdown(Duration::from_secs(2)).await;
+        assert_eq!(report.unknown().count(), 0, "{report:?}");
         drop(self.http);
         self.bed.until_all_gone().await;
     }
