@@ -353,6 +353,11 @@ fn without_an_answer(
     concluded(line, pending, &came_back, report.as_ref(), source)
 }
 
+/// How rmcp says that a live session was answered 404. Its type names the HTTP client below, which
+/// may be any of the caller's, so there is only the text to know it by.
+#[cfg(feature = "http")]
+const SESSION_EXPIRED: &str = "Session expired (HTTP 404)";
+
 /// What rmcp's own HTTP client, below a lent connection, keeps of a status.
 #[cfg(feature = "http")]
 fn foreign_status(error: &ServiceError) -> Option<(u16, WireReport)> {
@@ -377,6 +382,8 @@ fn foreign_status(error: &ServiceError) -> Option<(u16, WireReport)> {
         } else if let Some(scope) = error.downcast_ref::<InsufficientScopeError>() {
             report.status = Some(403);
             report.challenge = Some(scope.www_authenticate_header.clone());
+        } else if error.to_string() == SESSION_EXPIRED {
+            report.status = Some(404);
         }
         if let Some(status) = report.status {
             return Some((status, report));

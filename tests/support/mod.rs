@@ -3,6 +3,9 @@
 //! Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod lent;
+pub mod rig;
+
 use std::{
     collections::BTreeMap,
     future::Future,
