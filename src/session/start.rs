@@ -15,8 +15,8 @@ use crate::{
     error::{Source, StartFailure},
     operation::Ownership,
     spec::{
-        BoxError, BoxFuture, ConnectionSpec, Era, Limits, OpenStream, OpenTransport, Settings,
-        SpecError, TransportSpec, WireOrder,
+        BoxError, ConnectionSpec, Era, Limits, OpenStream, OpenTransport, Settings, SpecError,
+        TransportSpec, WireOrder,
     },
     transport::{
         ExitWatch, Pulse,
@@ -139,14 +139,16 @@ pub(super) async fn start(
                 .map_err(|error| explain_http(error, &handshake, settings))
         }
         Connector::Custom(open, order) => {
-            let opened = guarded(open.open()).await?;
+            let open = Arc::clone(open);
+            let opened = guarded(async move { open.open().await }).await?;
             let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
             negotiate(transport, settings, pulse, running)
                 .await
                 .map_err(|e| explain(e, settings))
         }
         Connector::Stream(open) => {
-            let (read, write) = guarded(open.open()).await?;
+            let open = Arc::clone(open);
+            let (read, write) = guarded(async move { open.open().await }).await?;
             let options = ordered_options(limits, running);
             let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
             negotiate(transport, settings, pulse, running)
@@ -165,9 +167,10 @@ fn ordered_options(limits: &Limits, running: &Running) -> OrderedOptions {
     }
 }
 
-/// Runs the user's factory in a task of its own, so that a panic in it is an error here.
+/// Runs the user's factory in a task of its own, so that a panic in it is an error here. The call
+/// of the factory is part of `opening`: it may panic before it has made its future.
 async fn guarded<T: Send + 'static>(
-    opening: BoxFuture<'static, Result<T, BoxError>>,
+    opening: impl Future<Output = Result<T, BoxError>> + Send + 'static,
 ) -> Result<T, NotStarted> {
     match tokio::spawn(opening).await {
         Ok(Ok(opened)) => Ok(opened),

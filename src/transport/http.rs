@@ -77,7 +77,9 @@ impl Endpoint {
             what: "url",
             why: e.to_string(),
         })?;
-        if url.host_str().is_none_or(str::is_empty) {
+        // The parser takes the first part of the path for a host that is missing.
+        let after_scheme = spec.url.split_once("://").map(|(_, rest)| rest);
+        if after_scheme.is_none_or(|rest| rest.starts_with(['/', '\\', '?', '#'])) {
             return Err(SpecError::Http {
                 what: "url",
                 why: "it names no host".into(),
@@ -398,6 +400,12 @@ impl HttpClient {
                 .refused(&exchange, report, response, session_id.is_some())
                 .await;
         }
+        let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
+        if accepted && exchange.request.is_some() {
+            // No sign of life: whoever waits for the answer has heard nothing.
+            self.report(&exchange, report);
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
         self.pulse.hear();
         let new_session = text_header(response.headers(), SESSION_ID);
         let Some(id) = exchange.request.clone() else {
@@ -406,14 +414,11 @@ impl HttpClient {
             let _ = self.body(response).await;
             return Ok(StreamableHttpPostResponse::Accepted);
         };
-        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-            self.report(&exchange, report);
-            return Ok(StreamableHttpPostResponse::Accepted);
-        }
         if media_type_is(response.headers(), "text/event-stream") {
             let resume = answer::Resume {
                 client: self.clone(),
                 uri,
+                request: id,
                 session_id,
                 limit: if exchange.can_resume {
                     self.max_resumes
