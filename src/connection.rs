@@ -501,6 +501,16 @@ impl Actor for ConnectionActor {
     }
 }
 
+impl Drop for Working {
+    /// An actor that went with its supervisor had no time for a message that closes it.
+    fn drop(&mut self) {
+        if self.line.closing.is_cancelled() {
+            self.state.phase = Phase::Closed;
+            self.publish();
+        }
+    }
+}
+
 /// A session that is to be started.
 struct StartPlan {
     at: Instant,
