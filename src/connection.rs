@@ -501,6 +501,16 @@ impl Actor for ConnectionActor {
     }
 }
 
+impl Drop for Working {
+    /// An actor that went with its supervisor had no time for a message that closes it.
+    fn drop(&mut self) {
+        if self.line.closing.is_cancelled() {
+            self.state.phase = Phase::Closed;
+            self.publish();
+        }
+    }
+}
+
 /// A session that is to be started.
 struct StartPlan {
     at: Instant,
@@ -771,7 +781,13 @@ impl Working {
                 }
             })
         };
-        let pulse = Arc::new(Pulse::new(generation, Arc::clone(&tell)));
+        // The line keeps its newest pulse, so the pulse must not keep the line.
+        let tell_dropped = {
+            let (events, name, ownership) =
+                (line.events.clone(), line.name.clone(), line.ownership);
+            move |what| events.tell(&name, ownership, what)
+        };
+        let pulse = Arc::new(Pulse::new(generation, Arc::new(tell_dropped)));
         pulse.on_room(line.room_caller());
         *line.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&pulse));
         let (command, commands) = watch::channel(Command::Run);
