@@ -626,20 +626,25 @@ fn fill(peer: &Peer<RoleClient>) -> usize {
         .expect("a channel has an end")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test]
 async fn a_full_lent_channel_is_overload_and_nothing_was_sent() {
+    // The caller's client stands still in a runtime of its own, so that ours does not with it.
+    let theirs = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     for lent in LENT {
         bounded(async {
-            let client = Client::new(Wire::Stdio, initialize(), json!({})).await;
+            let client = theirs.spawn(Client::new(Wire::Stdio, initialize(), json!({})));
+            let client = client.await.unwrap();
             let supervisor = Supervisor::builder().start().await.unwrap();
             let connection = lent.lend(&supervisor, &client.service).await.unwrap();
             charge(&connection).await;
             let held = client.counters.hold();
             let filled = fill(client.service.peer());
             assert!(filled >= 1_024, "{filled}");
-            let error = tokio::task::block_in_place(|| {
-                tokio::runtime::Handle::current().block_on(operate("tools/call", &connection))
-            });
+            let error = operate("tools/call", &connection).await;
             drop(held);
             let error = error.unwrap_err();
             let CallError::NotSent(not_sent) = &error else {
@@ -659,4 +664,5 @@ async fn a_full_lent_channel_is_overload_and_nothing_was_sent() {
         })
         .await;
     }
+    theirs.shutdown_background();
 }
