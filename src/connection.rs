@@ -781,13 +781,7 @@ impl Working {
                 }
             })
         };
-        // The line keeps its newest pulse, so the pulse must not keep the line.
-        let tell_dropped = {
-            let (events, name, ownership) =
-                (line.events.clone(), line.name.clone(), line.ownership);
-            move |what| events.tell(&name, ownership, what)
-        };
-        let pulse = Arc::new(Pulse::new(generation, Arc::new(tell_dropped)));
+        let pulse = Arc::new(Pulse::new(generation, Arc::clone(&tell)));
         pulse.on_room(line.room_caller());
         *line.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&pulse));
         let (command, commands) = watch::channel(Command::Run);
