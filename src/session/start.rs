@@ -15,7 +15,7 @@ use crate::{
     error::{Source, StartFailure},
     operation::Ownership,
     spec::{
-        BoxError, ConnectionSpec, Era, Limits, OpenStream, OpenTransport, Settings, SpecError,
+        BoxError, ConnectionSpec, Era, OpenStream, OpenTransport, Settings, SpecError,
         TransportSpec, WireOrder,
     },
     transport::{
@@ -116,7 +116,7 @@ pub(super) async fn start(
             let options = OrderedOptions {
                 exit: Some(exit.clone()),
                 stop_writing: process.close_stdin.clone(),
-                ..ordered_options(limits, running)
+                ..ordered_options(settings, running)
             };
             running.process = Some(process);
             let transport =
@@ -133,7 +133,8 @@ pub(super) async fn start(
         }
         #[cfg(feature = "http")]
         Connector::Http(endpoint) => {
-            let (transport, handshake) = endpoint.open(Arc::clone(pulse), limits);
+            let (transport, handshake) =
+                endpoint.open(Arc::clone(pulse), limits, discover_limit(settings));
             negotiate(transport, settings, pulse, running)
                 .await
                 .map_err(|error| explain_http(error, &handshake, settings))
@@ -149,7 +150,7 @@ pub(super) async fn start(
         Connector::Stream(open) => {
             let open = Arc::clone(open);
             let (read, write) = guarded(async move { open.open().await }).await?;
-            let options = ordered_options(limits, running);
+            let options = ordered_options(settings, running);
             let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
             negotiate(transport, settings, pulse, running)
                 .await
@@ -158,10 +159,16 @@ pub(super) async fn start(
     }
 }
 
-fn ordered_options(limits: &Limits, running: &Running) -> OrderedOptions {
+/// How long the handshake's `server/discover` may take before the server is taken for an older one;
+/// with a pinned era there is no older one to be taken for.
+fn discover_limit(settings: &Settings) -> Option<Duration> {
+    (settings.era == Era::Automatic).then_some(settings.limits.discover)
+}
+
+fn ordered_options(settings: &Settings, running: &Running) -> OrderedOptions {
     OrderedOptions {
-        max_frame_bytes: limits.max_answer_bytes,
-        discover_limit: limits.discover,
+        max_frame_bytes: settings.limits.max_answer_bytes,
+        discover_limit: discover_limit(settings),
         exit: None,
         stop_writing: running.stop_writing.clone(),
     }
