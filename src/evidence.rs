@@ -100,6 +100,12 @@ impl DispatchCell {
         matches!(self.state.load(Ordering::Acquire), WRITING | WRITTEN)
     }
 
+    /// Whether it was given up before it was written. Once true it stays true, and it is proof.
+    #[must_use]
+    pub(crate) fn was_recalled(&self) -> bool {
+        self.state.load(Ordering::Acquire) == RECALLED
+    }
+
     /// Whether the request no longer sits in a queue: written, being written, or recalled.
     #[must_use]
     pub fn is_decided(&self) -> bool {
