@@ -100,6 +100,12 @@ impl DispatchCell {
         matches!(self.state.load(Ordering::Acquire), WRITING | WRITTEN)
     }
 
+    /// Whether it was given up before it was written. Once true it stays true, and it is proof.
+    #[must_use]
+    pub(crate) fn was_recalled(&self) -> bool {
+        self.state.load(Ordering::Acquire) == RECALLED
+    }
+
     /// Notes what the transport saw. The first report stays.
     pub fn report(&self, report: WireReport) {
         let _ = self.report.set(report);

@@ -255,6 +255,13 @@ fn came_back(
     pending: Pending,
     answer: Result<ServerResult, ServiceError>,
 ) -> Waited {
+    if pending.cell().was_recalled() {
+        // The writer made the answer up to release rmcp: the connection took the request back, and
+        // hands it over again.
+        return Waited::Moved(Handed {
+            pulse: Arc::clone(&pending.pulse),
+        });
+    }
     let report = pending.cell().reported().cloned();
     let fault = report.as_ref().and_then(|r| r.fault.clone());
     if let Some(fault) = fault {
