@@ -1,6 +1,6 @@
 //! Starting a session: transport, handshake, and what a failed one was.
 
-use std::{io::ErrorKind, sync::Arc};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
@@ -36,7 +36,7 @@ use crate::{spec::StdioSpec, transport::stdio::ServerProcess};
 /// How long a failed start waits for the process to exit: the reason is often on its stderr, a
 /// moment after the end of its stdout.
 #[cfg(feature = "stdio")]
-const REASON_ON_STDERR: std::time::Duration = std::time::Duration::from_millis(200);
+const REASON_ON_STDERR: Duration = Duration::from_millis(200);
 
 /// A spec, checked and ready to open transports.
 pub(crate) enum Connector {
