@@ -23,7 +23,7 @@ use mcp_supervisor::{
     spec::{KeepAlive, Overload, Recovery, WireOrder},
 };
 use serde_json::json;
-use support::rig::{not_sent, unknown, unknown_cause};
+use support::lane::{not_sent, unknown, unknown_cause};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
