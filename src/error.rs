@@ -460,7 +460,8 @@ impl Error for CallError {
                 UnknownCause::SessionEnded(loss) => Some(loss),
                 UnknownCause::SessionEndedByServer(error) => Some(error),
                 UnknownCause::Wire(fault) => Some(fault),
-                _ => e.source.as_ref().map(shared),
+                // Where nobody else's error is behind it, it is the origin itself.
+                cause => Some(e.source.as_ref().map_or(cause, shared)),
             },
         }
     }

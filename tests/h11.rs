@@ -3,8 +3,6 @@
 //! A real child process is killed by SIGKILL at a random moment around a handful of calls, again
 //! and again. `H11_CALLS` says how many calls are made in all; `H11_SEED` repeats a run.
 
-#![allow(clippy::unwrap_used)]
-
 mod support;
 
 use std::{

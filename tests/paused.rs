@@ -1,8 +1,6 @@
 //! What depends on time, with a clock that the tests hold: in-memory parts only, so that every
 //! moment is exact.
 
-#![allow(clippy::unwrap_used)]
-
 #[path = "paused/far_end.rs"]
 mod far_end;
 mod support;
@@ -25,7 +23,7 @@ use mcp_supervisor::{
     spec::{KeepAlive, Overload, Recovery, WireOrder},
 };
 use serde_json::json;
-use support::rig::{not_sent, unknown, unknown_cause};
+use support::lane::{not_sent, unknown, unknown_cause};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},

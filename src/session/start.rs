@@ -4,18 +4,15 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::{ClientCapabilities, ClientConfig, ErrorData, Implementation, ProtocolVersion},
+    model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion},
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
-#[cfg(feature = "http")]
-use crate::transport::http::{Endpoint, Handshake};
 use crate::{
     error::{Source, StartFailure},
-    evidence::{ServerError, WireFault},
     operation::Ownership,
     spec::{
         BoxError, ConnectionSpec, Era, OpenStream, OpenTransport, Settings, SpecError,
@@ -24,11 +21,22 @@ use crate::{
     transport::{
         ExitWatch, Pulse,
         ordered::{OrderedOptions, OrderedTransport},
+        server_error,
         witness::WitnessTransport,
     },
 };
+#[cfg(feature = "http")]
+use crate::{
+    evidence::WireFault,
+    transport::http::{Endpoint, Handshake},
+};
 #[cfg(feature = "stdio")]
 use crate::{spec::StdioSpec, transport::stdio::ServerProcess};
+
+/// How long a failed start waits for the process to exit: the reason is often on its stderr, a
+/// moment after the end of its stdout.
+#[cfg(feature = "stdio")]
+const REASON_ON_STDERR: Duration = Duration::from_millis(200);
 
 /// A spec, checked and ready to open transports.
 pub(crate) enum Connector {
@@ -115,8 +123,8 @@ pub(super) async fn start(
                 OrderedTransport::new(pipes.stdout, pipes.stdin, Arc::clone(pulse), options);
             let started = negotiate(transport, settings, pulse, running).await;
             if started.is_err() {
-                // The reason is often on stderr, a moment after the end of stdout.
-                let _ = tokio::time::timeout(Duration::from_millis(200), exit.exited()).await;
+                // Without the status the failure is told all the same.
+                let _ = tokio::time::timeout(REASON_ON_STDERR, exit.exited()).await;
             }
             started.map_err(|error| NotStarted {
                 exit: Some(exit),
@@ -244,14 +252,6 @@ fn allowed(era: &Era) -> Vec<ProtocolVersion> {
     }
 }
 
-pub(super) fn server_error(error: ErrorData) -> ServerError {
-    ServerError {
-        code: i64::from(error.code.0),
-        message: error.message.into_owned(),
-        data: error.data,
-    }
-}
-
 fn explain(error: ClientInitializeError, settings: &Settings) -> NotStarted {
     use ClientInitializeError as E;
     let failure = match &error {
@@ -303,17 +303,18 @@ fn explain_http(
     if not_started.failure == StartFailure::EndedDuringHandshake
         && let Some(report) = handshake.last()
     {
-        let success = report.status.is_some_and(|s| (200..300).contains(&s));
-        not_started.failure = match (report.fault, report.status) {
-            (Some(WireFault::ConnectFailed(why)), _) => StartFailure::Unreachable(why),
-            (Some(WireFault::ExchangeBroke(why)), _) => StartFailure::Unreachable(why),
+        let failed = report.failed_status();
+        not_started.failure = match (report.fault, failed) {
+            (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {
+                StartFailure::Unreachable(why)
+            }
             (Some(_), _) => StartFailure::NotUnderstood,
-            (None, Some(status)) if !success => StartFailure::Status {
+            (None, Some(status)) => StartFailure::Status {
                 status,
                 challenge: report.challenge,
                 retry_after: report.retry_after,
             },
-            _ => StartFailure::EndedDuringHandshake,
+            (None, None) => StartFailure::EndedDuringHandshake,
         };
     }
     not_started

@@ -34,7 +34,7 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use super::{Pulse, witness::cell_of};
+use super::{Pulse, server_error, witness::cell_of};
 use crate::{
     evidence::{DispatchCell, Loss, WireFault, WireReport},
     spec::{HttpSpec, Limits, SpecError},
@@ -492,8 +492,13 @@ impl HttpClient {
             None
         };
         let code = status.as_u16();
+        let ends_session = in_session && matches!(code, 404 | 410);
+        if ends_session {
+            // The callers of this session hear of its end before they hear of this answer.
+            report.error = error.clone().map(server_error);
+        }
         self.report(exchange, report);
-        if in_session && matches!(code, 404 | 410) {
+        if ends_session {
             self.pulse.end(Loss::Terminated { status: Some(code) });
         }
         let looks_legacy =

@@ -23,7 +23,7 @@ use tokio::process::Command;
 
 use crate::support::{
     Bed, bounded, example, initialize,
-    rig::{BOTH, Over, Rig, lanes, not_sent, unknown_cause},
+    lane::{BOTH, Over, Rig, lanes, not_sent, unknown_cause},
 };
 
 /// Whatever is refused says what to do, fits a log line, and does not repeat what it was given.

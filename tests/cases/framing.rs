@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     bounded,
-    rig::{BOTH, Over, Rig, lanes, unknown, unknown_cause},
+    lane::{BOTH, Over, Rig, lanes, unknown, unknown_cause},
     until,
 };
 

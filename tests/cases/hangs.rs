@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::support::{
     bounded,
-    rig::{BOTH, Over, Rig, lanes, not_sent, unknown},
+    lane::{BOTH, Over, Rig, lanes, not_sent, unknown},
     until,
 };
 

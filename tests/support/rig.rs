@@ -1,130 +1,170 @@
-//! A connection of ours to the fault server, over one transport and in one era.
+//! One fault server, one supervisor, and the connections between them, on any transport and era.
 
-#![allow(clippy::unwrap_used)]
-
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use mcp_supervisor::{
-    CallError, ConnectionSpec, Era, EventStream, OwnedConnection, Supervisor, ToolAnswer, ToolCall,
-    connection::ConnectionState,
-    error::{NotSentReason, UnknownCause},
+    CallError, Connection, ConnectionSpec, Era, LentConnection, LentSpec, OwnedConnection,
+    Supervisor, ToolAnswer, ToolCall,
 };
+use rmcp::{RoleClient, service::RunningService};
 use serde_json::{Value, json};
 
-use super::{Bed, HttpServer, initialize};
+use super::{
+    Bed, HttpServer, initialize,
+    lent::{lent_http, lent_stdio},
+};
 
-/// How the fault server is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum Wire {
     Stdio,
     Http,
 }
 
-pub const BOTH: [Over; 2] = [Over::Stdio, Over::Http];
-
-/// Every combination of these transports with both eras.
-pub fn lanes(transports: &[Over]) -> Vec<(Over, Era)> {
-    let eras = [initialize(), Era::Discover];
-    let with_eras = |over: &Over| eras.clone().map(|era| (*over, era));
-    transports.iter().flat_map(with_eras).collect()
+/// Who owns a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    Framework,
+    LentService,
+    LentPeer,
 }
 
-/// A fault server and a framework-owned connection to it.
+pub const WIRES: [Wire; 2] = [Wire::Stdio, Wire::Http];
+pub const OWNERS: [Owner; 3] = [Owner::Framework, Owner::LentService, Owner::LentPeer];
+pub const LENDERS: [Owner; 2] = [Owner::LentService, Owner::LentPeer];
+
+pub fn eras() -> [Era; 2] {
+    [initialize(), Era::Discover]
+}
+
+/// What a test of a lost answer leaves behind for the next one to see.
+pub const SECRET: &str = "4242-4242";
+
 pub struct Rig {
     pub bed: Bed,
-    pub server: Option<HttpServer>,
+    pub http: Option<HttpServer>,
     pub supervisor: Supervisor,
-    pub connection: OwnedConnection,
-    pub events: EventStream,
+    era: Era,
+}
+
+/// A connection of either kind. What was lent is kept as long as it lives.
+pub enum Held {
+    Owned(OwnedConnection),
+    Lent(LentConnection, Box<RunningService<RoleClient, ()>>),
+}
+
+impl Held {
+    pub fn connection(&self) -> &Connection {
+        match self {
+            Self::Owned(owned) => owned,
+            Self::Lent(lent, _) => lent,
+        }
+    }
 }
 
 impl Rig {
-    pub async fn new(over: Over, era: Era, script: Value) -> Self {
-        Self::with(over, era, script, |spec| spec).await
-    }
-
-    /// With a spec that `adjust` has the last word on.
-    pub async fn with(
-        over: Over,
-        era: Era,
-        script: Value,
-        adjust: impl FnOnce(ConnectionSpec) -> ConnectionSpec,
-    ) -> Self {
+    pub async fn new(wire: Wire, era: &Era, script: Value) -> Self {
         let bed = Bed::new(script);
-        let (server, spec) = match over {
-            Over::Stdio => (None, bed.stdio_spec(era)),
-            Over::Http => {
-                let server = bed.http().await;
-                let spec = server.spec(era);
-                (Some(server), spec)
-            }
+        let http = match wire {
+            Wire::Stdio => None,
+            Wire::Http => Some(bed.http().await),
         };
         let supervisor = Supervisor::builder().start().await.unwrap();
-        let events = supervisor.events();
-        let connection = supervisor.open("case", adjust(spec)).await.unwrap();
         Self {
             bed,
-            server,
+            http,
             supervisor,
-            connection,
-            events,
+            era: era.clone(),
         }
     }
 
-    pub async fn call(&self, tool: &str, arguments: Value) -> Result<ToolAnswer, CallError> {
-        self.connection
-            .call_tool(ToolCall::new(tool, arguments))
-            .await
-    }
-
-    /// An `echo` that must work, and the generation that answered it.
-    pub async fn echo(&self) -> u64 {
-        let sent = json!({"still": "here"});
-        let answer = self.call("echo", sent.clone()).await.unwrap();
-        assert_eq!(answer.structured(), Some(&sent));
-        answer.generation().number()
-    }
-
-    /// Waits until the connection has noticed that its session is over.
-    pub async fn until_idle(&self) {
-        self.connection
-            .status_when(|status| status.state == ConnectionState::Idle)
-            .await;
-    }
-
-    /// Shuts down, and finds no process left behind.
-    pub async fn finish(mut self) {
-        if let Some(server) = &mut self.server {
-            server.kill();
+    pub fn spec(&self) -> ConnectionSpec {
+        match &self.http {
+            None => self.bed.stdio_spec(self.era.clone()),
+            Some(server) => server.spec(self.era.clone()),
         }
+    }
+
+    /// A framework-owned connection under the default rules.
+    pub async fn open(&self) -> OwnedConnection {
+        self.open_with(self.spec()).await
+    }
+
+    pub async fn open_with(&self, spec: ConnectionSpec) -> OwnedConnection {
+        self.supervisor.open("billing", spec).await.unwrap()
+    }
+
+    pub async fn hold(&self, owner: Owner) -> Held {
+        let spec = LentSpec::new();
+        if owner == Owner::Framework {
+            return Held::Owned(self.open().await);
+        }
+        let service = match &self.http {
+            None => lent_stdio(&self.bed, self.era.clone()).await,
+            Some(server) => lent_http(server.url(), self.era.clone()).await,
+        };
+        let lent = match owner {
+            Owner::LentPeer => {
+                let peer = service.peer().clone();
+                self.supervisor.lend_peer("billing", peer, spec).await
+            }
+            _ => {
+                self.supervisor
+                    .lend_service("billing", &service, spec)
+                    .await
+            }
+        };
+        Held::Lent(lent.unwrap(), Box::new(service))
+    }
+
+    /// How many requests of any kind the server has read.
+    pub fn requests(&self) -> usize {
+        let is_request = |id: &str| id != "-";
+        let wire = self.bed.wire();
+        wire.iter().filter(|read| is_request(&read.id)).count()
+    }
+
+    /// Stops everything and sees that no process of the runtime's stays.
+    pub async fn finish(self) {
         let report = self.supervisor.shutdown(Duration::from_secs(2)).await;
         assert_eq!(report.unknown().count(), 0, "{report:?}");
+        drop(self.http);
         self.bed.until_all_gone().await;
     }
 }
 
-/// Why nobody knows; anything but an unknown outcome fails the test.
-#[track_caller]
-pub fn unknown(result: Result<ToolAnswer, CallError>) -> UnknownCause {
-    match result {
-        Err(error) => unknown_cause(&error),
-        Ok(answer) => panic!("it was answered: {answer:?}"),
+/// The call whose answer gets lost. Its arguments hold something that no text may show.
+pub fn charge() -> ToolCall {
+    ToolCall::new("charge", json!({"amount": 1999, "card": SECRET}))
+}
+
+/// Another call, which the scripts leave alone.
+pub async fn echo(connection: &Connection) -> Result<ToolAnswer, CallError> {
+    connection
+        .call_tool(ToolCall::new("echo", json!({"a": 1})))
+        .await
+}
+
+/// No text of an error, nor of its causes, shows the arguments.
+pub fn assert_discreet(error: &CallError) {
+    let mut texts = vec![error.to_string(), format!("{error:?}")];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        texts.push(error.to_string());
+        cause = error.source();
+    }
+    for text in texts {
+        assert!(!text.contains(SECRET), "shows the arguments: {text}");
     }
 }
 
-#[track_caller]
-pub fn unknown_cause(error: &CallError) -> UnknownCause {
-    match error {
-        CallError::Unknown(unknown) => unknown.cause.clone(),
-        other => panic!("its outcome is known: {other}"),
+/// The first cause of a type among an error's sources.
+pub fn cause<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        cause = error.source();
     }
-}
-
-/// Why it was not sent; anything else fails the test.
-#[track_caller]
-pub fn not_sent(error: &CallError) -> &NotSentReason {
-    match error {
-        CallError::NotSent(not_sent) => &not_sent.reason,
-        other => panic!("it may have been sent: {other}"),
-    }
+    None
 }
