@@ -272,12 +272,6 @@ impl Line {
         }
     }
 
-    /// The revision in force, if it is one that has no ping.
-    pub(crate) fn revision_without_ping(&self) -> Option<String> {
-        let revision = self.status.borrow().revision.clone()?;
-        (revision.as_str() >= "2026-07-28").then_some(revision)
-    }
-
     /// The schemas that were read from the newest session.
     pub(crate) fn schemas_of_this_generation(&self) -> Option<Arc<ToolSchemas>> {
         let newest = self.status.borrow().generation;
