@@ -1,6 +1,6 @@
 //! Starting a session: transport, handshake, and what a failed one was.
 
-use std::{io::ErrorKind, sync::Arc};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
@@ -15,7 +15,7 @@ use crate::{
     error::{Source, StartFailure},
     operation::Ownership,
     spec::{
-        BoxError, BoxFuture, ConnectionSpec, Era, Limits, OpenStream, OpenTransport, Settings,
+        BoxError, BoxFuture, ConnectionSpec, Era, OpenStream, OpenTransport, Settings,
         SpecError, TransportSpec, WireOrder,
     },
     transport::{
@@ -116,7 +116,7 @@ pub(super) async fn start(
             let options = OrderedOptions {
                 exit: Some(exit.clone()),
                 stop_writing: process.close_stdin.clone(),
-                ..ordered_options(limits, running)
+                ..ordered_options(settings, running)
             };
             running.process = Some(process);
             let transport =
@@ -133,7 +133,8 @@ pub(super) async fn start(
         }
         #[cfg(feature = "http")]
         Connector::Http(endpoint) => {
-            let (transport, handshake) = endpoint.open(Arc::clone(pulse), limits);
+            let probe_limit = discover_limit(settings);
+            let (transport, handshake) = endpoint.open(Arc::clone(pulse), limits, probe_limit);
             negotiate(transport, settings, pulse, running)
                 .await
                 .map_err(|error| explain_http(error, &handshake, settings))
@@ -147,7 +148,7 @@ pub(super) async fn start(
         }
         Connector::Stream(open) => {
             let (read, write) = guarded(open.open()).await?;
-            let options = ordered_options(limits, running);
+            let options = ordered_options(settings, running);
             let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
             negotiate(transport, settings, pulse, running)
                 .await
@@ -156,10 +157,16 @@ pub(super) async fn start(
     }
 }
 
-fn ordered_options(limits: &Limits, running: &Running) -> OrderedOptions {
+/// How long `server/discover` may go unanswered before `initialize` is tried. Where there is
+/// nothing to fall back to, the limit for the whole start is the only one.
+fn discover_limit(settings: &Settings) -> Option<Duration> {
+    (settings.era == Era::Automatic).then_some(settings.limits.discover)
+}
+
+fn ordered_options(settings: &Settings, running: &Running) -> OrderedOptions {
     OrderedOptions {
-        max_frame_bytes: limits.max_answer_bytes,
-        discover_limit: limits.discover,
+        max_frame_bytes: settings.limits.max_answer_bytes,
+        discover_limit: discover_limit(settings),
         exit: None,
         stop_writing: running.stop_writing.clone(),
     }

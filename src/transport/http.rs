@@ -123,6 +123,7 @@ impl Endpoint {
         &self,
         pulse: Arc<Pulse>,
         limits: &Limits,
+        discover_limit: Option<Duration>,
     ) -> (HttpTransport, Arc<Handshake>) {
         let handshake = Arc::new(Handshake::default());
         let client = HttpClient {
@@ -131,7 +132,7 @@ impl Endpoint {
             handshake: Arc::clone(&handshake),
             max_answer_bytes: limits.max_answer_bytes,
             max_resumes: limits.max_resumes,
-            discover_limit: limits.discover,
+            discover_limit,
         };
         let mut config = StreamableHttpClientTransportConfig::with_uri(Arc::clone(&self.url))
             .max_concurrent_requests(limits.max_in_flight)
@@ -238,7 +239,7 @@ pub(crate) struct HttpClient {
     handshake: Arc<Handshake>,
     max_answer_bytes: usize,
     max_resumes: u32,
-    discover_limit: Duration,
+    discover_limit: Option<Duration>,
 }
 
 /// The text of an error and its causes, without the URL, which may hold credentials.
@@ -300,7 +301,7 @@ impl Exchange {
         };
         if let JsonRpcMessage::Request(r) = message {
             exchange.request = Some(r.id.clone());
-            exchange.is_discover = matches!(r.request, ClientRequest::DiscoverRequest(_));
+            exchange.is_discover = opens_session(message);
             exchange.can_resume = r
                 .request
                 .get_meta()
@@ -562,6 +563,15 @@ impl HttpClient {
     }
 }
 
+/// Whether this is the handshake's `server/discover`. One with a cell is a sign of life that a
+/// session asks for: nothing that is made up may answer that.
+fn opens_session(message: &ClientJsonRpcMessage) -> bool {
+    let JsonRpcMessage::Request(r) = message else {
+        return false;
+    };
+    matches!(r.request, ClientRequest::DiscoverRequest(_)) && cell_of(message).is_none()
+}
+
 /// Whether `answer` is an answer to the request `id`.
 fn answers(answer: &ServerJsonRpcMessage, id: &RequestId) -> bool {
     match answer {
@@ -608,20 +618,16 @@ impl StreamableHttpClient for HttpClient {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let probe = match &message {
-            JsonRpcMessage::Request(r)
-                if matches!(r.request, ClientRequest::DiscoverRequest(_)) =>
-            {
-                Some(r.id.clone())
-            }
+            JsonRpcMessage::Request(r) if opens_session(&message) => Some(r.id.clone()),
             _ => None,
         };
         let posting = self.post(uri, message, session_id, auth_header, custom_headers);
-        match probe {
-            None => posting.await,
-            Some(id) => match tokio::time::timeout(self.discover_limit, posting).await {
+        match (probe, self.discover_limit) {
+            (Some(id), Some(limit)) => match tokio::time::timeout(limit, posting).await {
                 Ok(answer) => answer,
                 Err(_) => Ok(not_known(id)),
             },
+            _ => posting.await,
         }
     }
 

@@ -68,7 +68,7 @@ pub(crate) struct OrderedTransport<R> {
 
 /// The `server/discover` probe and its time limit.
 struct Discover {
-    limit: Duration,
+    limit: Option<Duration>,
     waiting: Option<(i64, Instant)>,
 }
 
@@ -91,7 +91,8 @@ struct Outgoing {
 /// What an [`OrderedTransport`] needs to know.
 pub(crate) struct OrderedOptions {
     pub(crate) max_frame_bytes: usize,
-    pub(crate) discover_limit: Duration,
+    /// How long the handshake's `server/discover` may go unanswered.
+    pub(crate) discover_limit: Option<Duration>,
     pub(crate) exit: Option<ExitWatch>,
     /// Closes the writing side when cancelled, whatever is still queued or half written.
     pub(crate) stop_writing: CancellationToken,
@@ -265,8 +266,12 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
                 if let RequestId::Number(n) = &mut request.id {
                     id = Some(*n);
                     self.outstanding.insert(*n, cell.clone());
-                    if matches!(request.request, ClientRequest::DiscoverRequest(_)) {
-                        self.discover.waiting = Some((*n, Instant::now() + self.discover.limit));
+                    // One with a cell is a sign of life that a session asks for: nothing that is
+                    // made up may answer that.
+                    if let (None, Some(limit), ClientRequest::DiscoverRequest(_)) =
+                        (&cell, self.discover.limit, &request.request)
+                    {
+                        self.discover.waiting = Some((*n, Instant::now() + limit));
                     }
                     *n += self.first_id;
                 }
