@@ -878,7 +878,9 @@ impl Working {
     fn health(&self) -> Health {
         match self.current.as_ref().and_then(|c| c.session.as_ref()) {
             Some(session) if session.is_over() => Health::Over,
-            Some(session) if session.pulse.is_suspect() => Health::Suspect,
+            Some(session) if session.pulse.is_suspect() => Health::Suspect {
+                answered: session.pulse.answers() > 0,
+            },
             _ => Health::Good,
         }
     }
