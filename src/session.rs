@@ -5,6 +5,7 @@
 //! not taken was not sent.
 
 mod actor;
+mod offer;
 mod start;
 
 use std::{future::Future, pin::Pin, sync::Arc, task::Poll, time::Duration};

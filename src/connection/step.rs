@@ -47,7 +47,9 @@ pub(crate) enum Phase {
 pub(crate) enum Health {
     Good,
     /// It may be dead. `answered`: it had answered something before.
-    Suspect { answered: bool },
+    Suspect {
+        answered: bool,
+    },
     Over,
 }
 
