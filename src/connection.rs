@@ -272,12 +272,6 @@ impl Line {
         }
     }
 
-    /// The revision in force, if it is one that has no ping.
-    pub(crate) fn revision_without_ping(&self) -> Option<String> {
-        let revision = self.status.borrow().revision.clone()?;
-        (revision.as_str() >= "2026-07-28").then_some(revision)
-    }
-
     /// The schemas that were read from the newest session.
     pub(crate) fn schemas_of_this_generation(&self) -> Option<Arc<ToolSchemas>> {
         let newest = self.status.borrow().generation;
@@ -894,7 +888,9 @@ impl Working {
     fn health(&self) -> Health {
         match self.current.as_ref().and_then(|c| c.session.as_ref()) {
             Some(session) if session.is_over() => Health::Over,
-            Some(session) if session.pulse.is_suspect() => Health::Suspect,
+            Some(session) if session.pulse.is_suspect() => Health::Suspect {
+                answered: session.pulse.answers() > 0,
+            },
             _ => Health::Good,
         }
     }
