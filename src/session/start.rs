@@ -290,9 +290,14 @@ fn explain_http(
     settings: &Settings,
 ) -> NotStarted {
     let mut not_started = explain(error, settings);
-    if not_started.failure == StartFailure::EndedDuringHandshake
-        && let Some(report) = handshake.last()
-    {
+    let Some(report) = handshake.last() else {
+        return not_started;
+    };
+    // A refusal of the credentials or of the rate is one, whatever stands in its body: what to do
+    // next is in its headers.
+    let by_status = matches!(not_started.failure, StartFailure::Refused(_))
+        && matches!(report.status, Some(401 | 403 | 429));
+    if by_status || not_started.failure == StartFailure::EndedDuringHandshake {
         let success = report.status.is_some_and(|s| (200..300).contains(&s));
         not_started.failure = match (report.fault, report.status) {
             (Some(WireFault::ConnectFailed(why)), _) => StartFailure::Unreachable(why),
