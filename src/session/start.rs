@@ -286,9 +286,14 @@ fn list(versions: &[ProtocolVersion]) -> String {
 #[cfg(feature = "http")]
 fn explain_http(error: ClientInitializeError, handshake: &Handshake) -> NotStarted {
     let mut not_started = explain(error);
-    if not_started.failure == StartFailure::EndedDuringHandshake
-        && let Some(report) = handshake.last()
-    {
+    let Some(report) = handshake.last() else {
+        return not_started;
+    };
+    // A refusal of the credentials or of the rate is one, whatever stands in its body: what to do
+    // next is in its headers.
+    let by_status = matches!(not_started.failure, StartFailure::Refused(_))
+        && matches!(report.status, Some(401 | 403 | 429));
+    if by_status || not_started.failure == StartFailure::EndedDuringHandshake {
         let failed = report.failed_status();
         not_started.failure = match (report.fault, failed) {
             (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {
