@@ -707,14 +707,14 @@ impl Working {
     }
 
     /// Puts what a session has not sent before everything that waits, in its order.
+    ///
+    /// The last one is taken back first, because the writer goes the other way: where the two meet,
+    /// all that was sent is older than all that was not.
     fn take_back(&mut self, session_is_over: bool) {
-        let handed_over = std::mem::take(&mut self.outstanding);
-        let unsent: Vec<_> = handed_over
-            .into_iter()
-            .filter(|t| t.take_back(session_is_over))
-            .collect();
-        for ticket in unsent.into_iter().rev() {
-            self.waiting.push_front(ticket);
+        for ticket in std::mem::take(&mut self.outstanding).into_iter().rev() {
+            if ticket.take_back(session_is_over) {
+                self.waiting.push_front(ticket);
+            }
         }
     }
 
