@@ -459,7 +459,10 @@ impl Error for CallError {
             Self::Unknown(e) => match &e.cause {
                 UnknownCause::SessionEnded(loss) => Some(loss),
                 UnknownCause::SessionEndedByServer(error) => Some(error),
-                UnknownCause::Wire(fault) => Some(fault),
+                UnknownCause::Wire(fault) => match &e.source {
+                    Some(source) => Some(shared(source)),
+                    None => Some(fault),
+                },
                 _ => e.source.as_ref().map(shared),
             },
         }
