@@ -1,5 +1,6 @@
 //! Any rmcp transport of the user's, through a factory: owned by the runtime, watched by the
 //! witness, opened again after a loss.
+#![allow(clippy::unwrap_used, reason = "also the helpers of a test may fail it")]
 
 mod support;
 
@@ -50,12 +51,18 @@ struct Watch {
 
 impl Watch {
     fn counts(&self) -> (usize, usize) {
-        (self.opened.load(Ordering::SeqCst), self.closed.load(Ordering::SeqCst))
+        (
+            self.opened.load(Ordering::SeqCst),
+            self.closed.load(Ordering::SeqCst),
+        )
     }
 
     fn over<T>(&self, inner: T) -> Watched<T> {
         self.opened.fetch_add(1, Ordering::SeqCst);
-        Watched { inner, watch: self.clone() }
+        Watched {
+            inner,
+            watch: self.clone(),
+        }
     }
 }
 
@@ -122,7 +129,10 @@ impl ServerHandler for Tools {
 /// Starts the in-memory server and returns the client's end of it.
 fn in_memory(ran: &Arc<Mutex<Vec<String>>>) -> DuplexStream {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let tools = Tools { ran: Arc::clone(ran), down: CancellationToken::new() };
+    let tools = Tools {
+        ran: Arc::clone(ran),
+        down: CancellationToken::new(),
+    };
     tokio::spawn(async move {
         let down = tools.down.clone();
         tokio::select! {
@@ -142,7 +152,11 @@ fn client_of(near: DuplexStream) -> impl Transport<RoleClient, Error = io::Error
     IntoTransport::<RoleClient, _, _>::into_transport(near)
 }
 
-fn in_memory_spec(order: WireOrder, watch: &Watch, ran: &Arc<Mutex<Vec<String>>>) -> ConnectionSpec {
+fn in_memory_spec(
+    order: WireOrder,
+    watch: &Watch,
+    ran: &Arc<Mutex<Vec<String>>>,
+) -> ConnectionSpec {
     let (watch, ran) = (watch.clone(), Arc::clone(ran));
     ConnectionSpec::factory(order, move || {
         let transport = watch.over(client_of(in_memory(&ran)));
@@ -165,15 +179,29 @@ async fn lose_and_go_on(spec: ConnectionSpec, losing: &str, watch: &Watch) {
     let supervisor = Supervisor::builder().start().await.unwrap();
     let connection = supervisor.open("factory", spec).await.unwrap();
     assert_eq!(connection.ownership(), Ownership::Framework);
-    assert_eq!(watch.counts(), (0, 0), "nothing is opened before it is needed");
-    let error = connection.call_tool(ToolCall::new(losing, json!({}))).await.unwrap_err();
+    assert_eq!(
+        watch.counts(),
+        (0, 0),
+        "nothing is opened before it is needed"
+    );
+    let error = connection
+        .call_tool(ToolCall::new(losing, json!({})))
+        .await
+        .unwrap_err();
     assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
     assert!(std::error::Error::source(&error).is_some());
     assert_eq!(watch.counts().0, 1, "the failed call opens nothing");
-    let answer = connection.call_tool(ToolCall::new("echo", json!({}))).await.unwrap();
+    let answer = connection
+        .call_tool(ToolCall::new("echo", json!({})))
+        .await
+        .unwrap();
     assert_eq!(answer.generation().number(), 2);
     let _ = supervisor.shutdown(Duration::from_secs(2)).await;
-    assert_eq!(watch.counts(), (2, 2), "each is opened once and closed once");
+    assert_eq!(
+        watch.counts(),
+        (2, 2),
+        "each is opened once and closed once"
+    );
 }
 
 #[tokio::test]
@@ -186,9 +214,12 @@ async fn a_lost_transport_is_an_unknown_outcome_and_the_next_call_opens_another(
                 lose_and_go_on(spec, "vanish", &watch).await;
                 assert_eq!(*ran.lock().unwrap(), ["vanish", "echo"], "each ran once");
 
-                let (watch, bed) = (Watch::default(), Arc::new(Bed::new(json!({"rules": [
-                    {"on": "tools/call", "tool": "charge", "do": ["ledger", {"exit": 1}]},
-                ]}))));
+                let (watch, bed) = (
+                    Watch::default(),
+                    Arc::new(Bed::new(json!({"rules": [
+                        {"on": "tools/call", "tool": "charge", "do": ["ledger", {"exit": 1}]},
+                    ]}))),
+                );
                 let spec = child_spec(order, &watch, &bed).era(era);
                 lose_and_go_on(spec, "charge", &watch).await;
                 assert_eq!((bed.ran("charge"), bed.ran("echo")), (1, 1));
@@ -206,8 +237,13 @@ async fn two_thousand_calls_through_an_ordered_transport_arrive_in_order() {
         bounded(async {
             let bed = Arc::new(Bed::new(json!({"log_messages": true})));
             let watch = Watch::default();
-            let limits = Limits { max_queued: 2_000, ..Limits::default() };
-            let spec = child_spec(WireOrder::Ordered, &watch, &bed).era(era).limits(limits);
+            let limits = Limits {
+                max_queued: 2_000,
+                ..Limits::default()
+            };
+            let spec = child_spec(WireOrder::Ordered, &watch, &bed)
+                .era(era)
+                .limits(limits);
             let supervisor = Supervisor::builder().start().await.unwrap();
             let connection = supervisor.open("factory", spec).await.unwrap();
             let calls = (0..CALLS).map(|n| {
@@ -274,7 +310,10 @@ async fn what_was_recalled_is_never_given_to_the_transport() {
         // In a task: the body of a test takes turns with all tasks at once, not with each.
         let calls = tokio::spawn(cancelled_on_the_way(order));
         let (recalled, late) = bounded(calls).await.unwrap();
-        assert!(recalled > 0 && late > 0, "{recalled} recalled, {late} not in time");
+        assert!(
+            recalled > 0 && late > 0,
+            "{recalled} recalled, {late} not in time"
+        );
     }
 }
 
@@ -309,7 +348,9 @@ impl<T: Transport<RoleClient, Error = io::Error>> Transport<RoleClient> for Refu
 
 fn causes_of(error: &CallError) -> Vec<String> {
     let first = std::error::Error::source(error);
-    std::iter::successors(first, |cause| cause.source()).map(ToString::to_string).collect()
+    std::iter::successors(first, |cause| cause.source())
+        .map(ToString::to_string)
+        .collect()
 }
 
 #[tokio::test]
@@ -326,11 +367,20 @@ async fn a_transport_that_says_it_failed_to_send_is_heard_at_once() {
                 let connection = supervisor.open("factory", spec.era(era)).await.unwrap();
                 let calling = connection.call_tool(ToolCall::new("echo", json!({})));
                 let calling = tokio::time::timeout(Duration::from_secs(20), calling);
-                let error = calling.await.expect("well before its deadline").unwrap_err();
+                let error = calling
+                    .await
+                    .expect("well before its deadline")
+                    .unwrap_err();
                 assert_eq!(error.outcome(), Outcome::Unknown);
-                assert!(!error.to_string().contains("cable"), "it may hold a secret: {error}");
+                assert!(
+                    !error.to_string().contains("cable"),
+                    "it may hold a secret: {error}"
+                );
                 let causes: Vec<String> = causes_of(&error);
-                assert!(causes.iter().any(|c| c.contains("the cable is out")), "{causes:?}");
+                assert!(
+                    causes.iter().any(|c| c.contains("the cable is out")),
+                    "{causes:?}"
+                );
                 let _ = supervisor.shutdown(Duration::from_secs(2)).await;
             })
             .await;
@@ -357,12 +407,22 @@ async fn a_factory_that_fails_or_panics_is_a_typed_failure_and_is_asked_again() 
         let supervisor = Supervisor::builder().start().await.unwrap();
         let connection = supervisor.open("factory", spec).await.unwrap();
         for why in ["returned an error", "panicked"] {
-            let error = connection.call_tool(ToolCall::new("echo", json!({}))).await.unwrap_err();
-            let CallError::NotSent(not_sent) = &error else { panic!("{error}") };
-            let NotSentReason::StartFailed(start) = &not_sent.reason else { panic!("{error}") };
+            let error = connection
+                .call_tool(ToolCall::new("echo", json!({})))
+                .await
+                .unwrap_err();
+            let CallError::NotSent(not_sent) = &error else {
+                panic!("{error}")
+            };
+            let NotSentReason::StartFailed(start) = &not_sent.reason else {
+                panic!("{error}")
+            };
             assert_eq!(start.failure, StartFailure::Factory(why));
         }
-        connection.call_tool(ToolCall::new("echo", json!({}))).await.unwrap();
+        connection
+            .call_tool(ToolCall::new("echo", json!({})))
+            .await
+            .unwrap();
         assert_eq!(asked.load(Ordering::SeqCst), 3);
         let _ = supervisor.shutdown(Duration::from_secs(2)).await;
     })
@@ -393,11 +453,17 @@ async fn a_status_that_the_transport_keeps_is_judged_as_one() {
             let server = bed.http().await;
             let supervisor = Supervisor::builder().start().await.unwrap();
             let url = format!("{}?key=planted-secret", server.url());
-            let connection = supervisor.open("factory", http_spec(url, era)).await.unwrap();
+            let connection = supervisor
+                .open("factory", http_spec(url, era))
+                .await
+                .unwrap();
             for (outcome, status) in [(Outcome::Rejected, 401), (Outcome::Unknown, 503)] {
                 let call = ToolCall::new("charge", json!({}));
                 let error = connection.call_tool(call).await.unwrap_err();
-                assert_eq!((error.outcome(), error.http_status()), (outcome, Some(status)));
+                assert_eq!(
+                    (error.outcome(), error.http_status()),
+                    (outcome, Some(status))
+                );
                 assert!(!error.to_string().contains("planted-secret"), "{error}");
             }
             drop(server);

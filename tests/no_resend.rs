@@ -1,5 +1,6 @@
 //! No layer below sends a request twice. Each test shows at the wire that the default client does,
 //! and that ours does not: it fails when ours begins to, and when the default client has stopped.
+#![allow(clippy::unwrap_used, reason = "also the helpers of a test may fail it")]
 
 #[path = "no_resend/answers.rs"]
 mod answers;
@@ -30,7 +31,9 @@ fn both() -> [Era; 2] {
 /// How often a verb was used, and with `Last-Event-ID` or without.
 fn uses(bed: &Bed, verb: &str, resuming: bool) -> usize {
     let wire = bed.wire();
-    let uses = wire.iter().filter(|r| r.method != "disconnect" && r.rest[0] == verb);
+    let uses = wire
+        .iter()
+        .filter(|r| r.method != "disconnect" && r.rest[0] == verb);
     uses.filter(|r| (r.rest.len() > 2) == resuming).count()
 }
 
@@ -41,7 +44,11 @@ fn resumes(bed: &Bed) -> usize {
 /// The session id of the first call.
 fn session_of_the_call(bed: &Bed) -> String {
     let wire = bed.wire();
-    wire.iter().find(|r| r.method == "tools/call").expect("a call was read").rest[1].clone()
+    wire.iter()
+        .find(|r| r.method == "tools/call")
+        .expect("a call was read")
+        .rest[1]
+        .clone()
 }
 
 #[tokio::test]
@@ -54,16 +61,27 @@ async fn a_404_on_a_live_session_makes_nobody_post_the_call_again() {
         let server = bed.http().await;
         let client = DefaultClient::open(&server.url(), &initialize()).await;
         assert!(client.call("charge").await.expect("it is answered").is_ok());
-        assert_eq!((bed.read("tools/call"), bed.ran("charge")), (2, 2), "the default re-posts");
+        assert_eq!(
+            (bed.read("tools/call"), bed.ran("charge")),
+            (2, 2),
+            "the default re-posts"
+        );
         client.close().await;
 
         let bed = Bed::new(script);
         let server = bed.http().await;
         let ours = Ours::open(server.spec(initialize())).await;
         let error = ours.call("charge").await.unwrap_err();
-        assert_eq!((error.outcome(), error.http_status()), (Outcome::Unknown, Some(404)));
+        assert_eq!(
+            (error.outcome(), error.http_status()),
+            (Outcome::Unknown, Some(404))
+        );
         assert_eq!((bed.read("tools/call"), bed.ran("charge")), (1, 1));
-        assert_eq!(bed.read("initialize"), 1, "nobody reconnects for the call that failed");
+        assert_eq!(
+            bed.read("initialize"),
+            1,
+            "nobody reconnects for the call that failed"
+        );
         assert_eq!(ours.generation_of("echo").await, 2);
         ours.close().await;
         assert_eq!(bed.ran("charge"), 1);
@@ -72,8 +90,14 @@ async fn a_404_on_a_live_session_makes_nobody_post_the_call_again() {
         let lost = session_of_the_call(&bed);
         let call = wire.iter().position(|r| r.method == "tools/call").unwrap();
         // The standing GET was under way when the session was lost.
-        let again = wire[call + 1..].iter().filter(|r| r.rest[0] != "GET" && r.rest[1] == lost);
-        assert_eq!(again.count(), 0, "a lost session id is not used again: {wire:#?}");
+        let again = wire[call + 1..]
+            .iter()
+            .filter(|r| r.rest[0] != "GET" && r.rest[1] == lost);
+        assert_eq!(
+            again.count(),
+            0,
+            "a lost session id is not used again: {wire:#?}"
+        );
         let ends = wire.iter().filter(|r| r.rest[0] == "DELETE").count();
         assert_eq!(ends, 1, "only the live session is deleted");
     })
@@ -86,9 +110,14 @@ async fn a_404_that_is_declared_not_executed_is_a_rejection_and_is_not_posted_ag
         let bed = Bed::new(json!({"rules": [{"on": "tools/call", "generation": 1,
             "do": [{"expire_session": true}, {"http": {"status": 404}}]}]}));
         let server = bed.http().await;
-        let spec = server.spec(initialize()).not_found_means(NotFoundMeans::NotExecuted);
+        let spec = server
+            .spec(initialize())
+            .not_found_means(NotFoundMeans::NotExecuted);
         let ours = Ours::open(spec).await;
-        assert_eq!(ours.call("charge").await.unwrap_err().outcome(), Outcome::Rejected);
+        assert_eq!(
+            ours.call("charge").await.unwrap_err().outcome(),
+            Outcome::Rejected
+        );
         assert_eq!(bed.read("tools/call"), 1);
         assert_eq!(ours.generation_of("charge").await, 2);
         ours.close().await;
@@ -98,7 +127,10 @@ async fn a_404_that_is_declared_not_executed_is_a_rejection_and_is_not_posted_ag
 
 #[tokio::test]
 async fn a_redirect_is_not_followed_with_the_call() {
-    for (status, era) in [307, 308].into_iter().flat_map(|s| both().map(|era| (s, era))) {
+    for (status, era) in [307, 308]
+        .into_iter()
+        .flat_map(|s| both().map(|era| (s, era)))
+    {
         bounded(async {
             let script = json!({"rules": [{"on": "tools/call", "tool": "charge", "nth": 1,
                 "do": ["ledger", {"http": {"status": status, "headers": {"Location": "/mcp"}}}]}]});
@@ -114,9 +146,16 @@ async fn a_redirect_is_not_followed_with_the_call() {
             let server = bed.http().await;
             let ours = Ours::open(server.spec(era)).await;
             let error = ours.call("charge").await.unwrap_err();
-            assert_eq!((error.outcome(), error.http_status()), (Outcome::Unknown, Some(status)));
+            assert_eq!(
+                (error.outcome(), error.http_status()),
+                (Outcome::Unknown, Some(status))
+            );
             assert_eq!((bed.ran("charge"), bed.read("tools/call")), (1, 1));
-            assert_eq!(ours.generation_of("echo").await, 2, "the session was suspect");
+            assert_eq!(
+                ours.generation_of("echo").await,
+                2,
+                "the session was suspect"
+            );
             ours.close().await;
         })
         .await;
@@ -126,8 +165,12 @@ async fn a_redirect_is_not_followed_with_the_call() {
 /// How often a path was asked for.
 fn asked(bed: &Bed, verb: &str, path: &str) -> usize {
     let messages = std::fs::read_to_string(bed.file("messages")).unwrap_or_default();
-    let messages = messages.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    messages.filter(|m| m["http"]["method"] == verb && m["http"]["path"] == path).count()
+    let messages = messages
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    messages
+        .filter(|m| m["http"]["method"] == verb && m["http"]["path"] == path)
+        .count()
 }
 
 #[tokio::test]
@@ -140,16 +183,26 @@ async fn neither_the_standing_get_nor_the_delete_is_redirected() {
         let bed = Bed::new(script.clone());
         let server = bed.http().await;
         let client = DefaultClient::open(&server.url(), &initialize()).await;
-        until("the default follows a GET", || asked(&bed, "GET", "/elsewhere") > 0).await;
+        until("the default follows a GET", || {
+            asked(&bed, "GET", "/elsewhere") > 0
+        })
+        .await;
         client.close().await;
-        assert!(asked(&bed, "DELETE", "/elsewhere") > 0, "the default follows a DELETE");
+        assert!(
+            asked(&bed, "DELETE", "/elsewhere") > 0,
+            "the default follows a DELETE"
+        );
 
         let bed = Bed::new(script);
         let server = bed.http().await;
         let ours = Ours::open(server.spec(initialize())).await;
         assert_eq!(ours.generation_of("echo").await, 1);
         until("the GET was read", || asked(&bed, "GET", "/mcp") > 0).await;
-        assert_eq!(ours.generation_of("echo").await, 1, "no standing stream is no fault");
+        assert_eq!(
+            ours.generation_of("echo").await,
+            1,
+            "no standing stream is no fault"
+        );
         ours.close().await;
         for verb in ["GET", "DELETE"] {
             let counts = (asked(&bed, verb, "/mcp"), asked(&bed, verb, "/elsewhere"));
@@ -167,7 +220,10 @@ async fn a_call_refused_by_http2_after_it_ran_is_not_sent_again() {
                 let server = H2Server::start(refusal).await;
                 let client = DefaultClient::over_http2(&server.url, &era).await;
                 assert!(client.call("charge").await.expect("it ends").is_err());
-                assert!(server.charged() > 1, "the default sends again after {refusal:?}");
+                assert!(
+                    server.charged() > 1,
+                    "the default sends again after {refusal:?}"
+                );
                 client.close().await;
 
                 let server = H2Server::start(refusal).await;
@@ -176,7 +232,11 @@ async fn a_call_refused_by_http2_after_it_ran_is_not_sent_again() {
                 let error = ours.call("charge").await.unwrap_err();
                 assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
                 assert_eq!(server.charged(), 1, "{refusal:?}");
-                assert_eq!(ours.generation_of("echo").await, 2, "the session was suspect");
+                assert_eq!(
+                    ours.generation_of("echo").await,
+                    2,
+                    "the session was suspect"
+                );
                 ours.close().await;
                 assert_eq!(server.charged(), 1, "{refusal:?}");
             })
@@ -195,7 +255,10 @@ async fn a_cut_answer_stream_is_resumed_a_few_times_by_get_and_never_by_post() {
                 {"on": "tools/call", "tool": "charge", "do": ["ledger", opened]},
                 {"on": "resume", "do": [resumed]},
             ]});
-            let limits = Limits { max_resumes: 2, ..Limits::default() };
+            let limits = Limits {
+                max_resumes: 2,
+                ..Limits::default()
+            };
 
             let bed = Bed::new(script.clone());
             let server = bed.http().await;
@@ -211,8 +274,15 @@ async fn a_cut_answer_stream_is_resumed_a_few_times_by_get_and_never_by_post() {
             let ours = Ours::open(server.spec(initialize()).limits(limits)).await;
             let error = ours.call("charge").await.unwrap_err();
             assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
-            assert_eq!((resumes(&bed), bed.read("tools/call"), bed.ran("charge")), (2, 1, 1));
-            assert_eq!(ours.generation_of("echo").await, 2, "the session was suspect");
+            assert_eq!(
+                (resumes(&bed), bed.read("tools/call"), bed.ran("charge")),
+                (2, 1, 1)
+            );
+            assert_eq!(
+                ours.generation_of("echo").await,
+                2,
+                "the session was suspect"
+            );
             ours.close().await;
             assert_eq!((resumes(&bed), bed.ran("charge")), (2, 1));
         })
@@ -259,7 +329,11 @@ async fn a_cut_answer_stream_is_not_resumed_without_an_event_id_or_where_the_rev
             let ours = Ours::open(server.spec(era)).await;
             let error = ours.call("charge").await.unwrap_err();
             assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
-            assert_eq!(ours.generation_of("echo").await, 2, "the session was suspect");
+            assert_eq!(
+                ours.generation_of("echo").await,
+                2,
+                "the session was suspect"
+            );
             ours.close().await;
             assert_eq!((resumes(&bed), bed.ran("charge")), (0, 1));
         })
@@ -285,7 +359,10 @@ async fn a_resume_that_is_told_the_session_is_over_is_the_last_use_of_its_id() {
             let lost = session_of_the_call(&bed);
             let wire = bed.wire();
             let resume = wire.iter().position(|r| r.rest.len() > 2).unwrap();
-            let again = wire[resume + 1..].iter().filter(|r| r.rest[1] == lost).count();
+            let again = wire[resume + 1..]
+                .iter()
+                .filter(|r| r.rest[1] == lost)
+                .count();
             assert_eq!(again, 0, "{wire:#?}");
         })
         .await;
@@ -305,9 +382,14 @@ async fn a_401_is_a_rejection_and_is_not_sent_again_although_it_would_now_be_acc
             let spec = HttpSpec::new(server.url()).bearer("stale");
             let ours = Ours::open(ConnectionSpec::from(spec).era(era)).await;
             let error = ours.call("charge").await.unwrap_err();
-            let mcp_supervisor::CallError::Rejected(rejected) = &error else { panic!("{error}") };
+            let mcp_supervisor::CallError::Rejected(rejected) = &error else {
+                panic!("{error}")
+            };
             let challenge = rejected.challenge.as_deref().unwrap();
-            assert!(challenges.iter().all(|c| challenge.contains(c)), "{challenge}");
+            assert!(
+                challenges.iter().all(|c| challenge.contains(c)),
+                "{challenge}"
+            );
             assert_eq!((bed.read("tools/call"), bed.ran("charge")), (1, 0));
             assert_eq!(ours.generation_of("charge").await, 1, "the session is kept");
             ours.close().await;
@@ -334,12 +416,19 @@ async fn a_wish_to_wait_is_handed_over_and_not_acted_upon() {
                 let server = bed.http().await;
                 let ours = Ours::open(server.spec(era)).await;
                 let error = ours.call("charge").await.unwrap_err();
-                assert_eq!((error.outcome(), error.http_status()), (outcome, Some(status)));
+                assert_eq!(
+                    (error.outcome(), error.http_status()),
+                    (outcome, Some(status))
+                );
                 assert_eq!(error.retry_after(), Some("0"));
                 // Another operation on the connection is no occasion either.
                 ours.generation_of("echo").await;
                 ours.close().await;
-                assert_eq!((bed.ran("charge"), bed.read("tools/call")), (1, 2), "{status}");
+                assert_eq!(
+                    (bed.ran("charge"), bed.read("tools/call")),
+                    (1, 2),
+                    "{status}"
+                );
             })
             .await;
         }
