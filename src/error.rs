@@ -459,7 +459,7 @@ impl Error for CallError {
             Self::Unknown(e) => match &e.cause {
                 UnknownCause::SessionEnded(loss) => Some(loss),
                 UnknownCause::SessionEndedByServer(error) => Some(error),
-                UnknownCause::Wire(fault) => Some(fault),
+                UnknownCause::Wire(fault) => Some(e.source.as_ref().map_or(fault, shared)),
                 // Where nobody else's error is behind it, it is the origin itself.
                 cause => Some(e.source.as_ref().map_or(cause, shared)),
             },

@@ -1,5 +1,6 @@
 //! No layer below sends a request twice. Each test shows at the wire that the default client does,
 //! and that ours does not: it fails when ours begins to, and when the default client has stopped.
+#![allow(clippy::unwrap_used, reason = "also the helpers of a test may fail it")]
 
 #[path = "no_resend/answers.rs"]
 mod answers;

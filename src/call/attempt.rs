@@ -265,13 +265,13 @@ fn came_back(
     let report = pending.cell().reported().cloned();
     let fault = report.as_ref().and_then(|r| r.fault.clone());
     if let Some(fault) = fault {
-        let source = answer.err().map(|e| Arc::new(e) as Source);
+        // What rmcp made of it says less.
         return concluded(
             line,
             pending,
             &CameBack::Fault(fault),
             report.as_ref(),
-            source,
+            None,
         );
     }
     match answer {
@@ -365,12 +365,13 @@ fn without_an_answer(
 #[cfg(feature = "http")]
 const SESSION_EXPIRED: &str = "Session expired (HTTP 404)";
 
-/// What rmcp's own HTTP client, below a lent connection, keeps of a status.
+/// What rmcp's own HTTP client, below a lent connection or a factory's, keeps of a status.
 #[cfg(feature = "http")]
 fn foreign_status(error: &ServiceError) -> Option<(u16, WireReport)> {
     use rmcp::transport::streamable_http_client::{
-        AuthRequiredError, HttpStatusError, InsufficientScopeError,
+        AuthRequiredError, HttpStatusError, InsufficientScopeError, StreamableHttpError,
     };
+    type OverReqwest = StreamableHttpError<reqwest::Error>;
     let mut cause: Option<&(dyn std::error::Error + 'static)> = match error {
         ServiceError::TransportSend(error) => Some(&*error.error),
         _ => None,
@@ -380,9 +381,17 @@ fn foreign_status(error: &ServiceError) -> Option<(u16, WireReport)> {
             in_session: true,
             ..WireReport::default()
         };
-        if let Some(status) = error.downcast_ref::<HttpStatusError>() {
+        // This one is transparent: it passes its own source off as the whole error's.
+        let over_reqwest = error.downcast_ref::<OverReqwest>();
+        let status = match over_reqwest {
+            Some(StreamableHttpError::HttpStatus(status)) => Some(status),
+            _ => error.downcast_ref::<HttpStatusError>(),
+        };
+        if let Some(status) = status {
             report.status = Some(status.status);
             report.retry_after.clone_from(&status.retry_after);
+        } else if matches!(over_reqwest, Some(StreamableHttpError::SessionExpired)) {
+            report.status = Some(404);
         } else if let Some(auth) = error.downcast_ref::<AuthRequiredError>() {
             report.status = Some(401);
             report.challenge = Some(auth.www_authenticate_header.clone());
