@@ -76,7 +76,10 @@ impl Rig {
             Wire::Stdio => None,
             Wire::Http => Some(bed.http().await),
         };
-        let supervisor = Supervisor::builder().start().await.unwrap();
+        let supervisor = Supervisor::builder()
+            .start()
+            .await
+            .expect("a supervisor starts");
         Self {
             bed,
             http,
@@ -98,7 +101,10 @@ impl Rig {
     }
 
     pub async fn open_with(&self, spec: ConnectionSpec) -> OwnedConnection {
-        self.supervisor.open("billing", spec).await.unwrap()
+        self.supervisor
+            .open("billing", spec)
+            .await
+            .expect("the spec is right")
     }
 
     pub async fn hold(&self, owner: Owner) -> Held {
@@ -121,7 +127,7 @@ impl Rig {
                     .await
             }
         };
-        Held::Lent(lent.unwrap(), Box::new(service))
+        Held::Lent(lent.expect("it is not closed"), Box::new(service))
     }
 
     /// How many requests of any kind the server has read.
