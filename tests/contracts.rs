@@ -1,7 +1,5 @@
 //! What a client's own contract allows after an answer was lost, and what it does not.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 mod support;
 
 use std::time::{Duration, Instant};

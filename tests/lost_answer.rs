@@ -3,8 +3,6 @@
 //! However it is lost, the tool ran once, was sent once, and nobody claims to know. The next call
 //! recovers by itself where the runtime may do that, and names the owner where it may not.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 mod support;
 
 use std::error::Error as _;

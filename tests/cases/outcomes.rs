@@ -1,7 +1,5 @@
 //! Cases O: what the caller is told, how often the tool ran, and what becomes of the session.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 use std::error::Error as _;
 
 use mcp_supervisor::{

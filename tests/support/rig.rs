@@ -76,10 +76,7 @@ impl Rig {
             Wire::Stdio => None,
             Wire::Http => Some(bed.http().await),
         };
-        let supervisor = Supervisor::builder()
-            .start()
-            .await
-            .expect("a supervisor starts");
+        let supervisor = Supervisor::builder().start().await.unwrap();
         Self {
             bed,
             http,
@@ -101,10 +98,7 @@ impl Rig {
     }
 
     pub async fn open_with(&self, spec: ConnectionSpec) -> OwnedConnection {
-        self.supervisor
-            .open("billing", spec)
-            .await
-            .expect("the spec is right")
+        self.supervisor.open("billing", spec).await.unwrap()
     }
 
     pub async fn hold(&self, owner: Owner) -> Held {
@@ -127,7 +121,7 @@ impl Rig {
                     .await
             }
         };
-        Held::Lent(lent.expect("it is not closed"), Box::new(service))
+        Held::Lent(lent.unwrap(), Box::new(service))
     }
 
     /// How many requests of any kind the server has read.
