@@ -597,7 +597,7 @@ impl Operation<'_> {
         } = without;
         let generation = generation.or(self.generation);
         let about = about(self.line, self.id, self.kind, generation, self.attempts);
-        let status = report.status.filter(|s| !(200..300).contains(s));
+        let status = report.failed_status();
         let retry_after = report.retry_after;
         match verdict {
             Verdict::NotSent(reason) => CallError::NotSent(Box::new(NotSent { about, reason })),

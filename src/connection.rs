@@ -1,6 +1,6 @@
 //! A connection: a stable mailbox that outlives its sessions.
 //!
-//! The [`step`] function decides; the actor in here carries out. No handler waits for a peer:
+//! A pure function, `step`, decides; the actor in here carries out. No handler waits for a peer:
 //! handing over is one poll, starting a session is spawning a child, and everything that takes
 //! time happens in the session's task or in the caller's.
 
@@ -498,6 +498,16 @@ impl Actor for ConnectionActor {
             myself.stop(None);
         }
         Ok(())
+    }
+}
+
+impl Drop for Working {
+    /// An actor that went with its supervisor had no time for a message that closes it.
+    fn drop(&mut self) {
+        if self.line.closing.is_cancelled() {
+            self.state.phase = Phase::Closed;
+            self.publish();
+        }
     }
 }
 

@@ -1,4 +1,6 @@
 //! x
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 pub mod call;
 mod catalog;
 pub mod connection;

@@ -355,6 +355,8 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         self.closing.cancel();
+        // Before their actors go: it is their end, not a failure of theirs.
+        self.registry.close_admission();
         self.actor.stop(None);
     }
 }

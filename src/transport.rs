@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use rmcp::model::ErrorData;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -29,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     event::{Dropped, What},
-    evidence::Loss,
+    evidence::{Loss, ServerError},
     operation::Generation,
 };
 
@@ -204,6 +205,15 @@ impl Pulse {
     /// How many frames were dropped for this reason.
     pub(crate) fn dropped(&self, why: Dropped) -> u64 {
         self.dropped[why as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// An error of the server's in the crate's own type.
+pub(crate) fn server_error(error: ErrorData) -> ServerError {
+    ServerError {
+        code: i64::from(error.code.0),
+        message: error.message.into_owned(),
+        data: error.data,
     }
 }
 

@@ -588,7 +588,7 @@ async fn a_contract_repeats_nothing_on_a_lent_connection() {
         for contract in [keyed(), ToolContract::Idempotent, looked_up_for(None)] {
             bounded(async {
                 let bed = Bed::new(losing_the_first());
-                let service = lent_stdio(&bed, &era).await;
+                let service = lent_stdio(&bed, era.clone()).await;
                 let supervisor = mcp_supervisor::Supervisor::builder().start().await.unwrap();
                 let rules = LentSpec::new()
                     .contract("charge", contract)

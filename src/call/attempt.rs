@@ -15,7 +15,7 @@ use crate::{
     evidence::{CameBack, Loss, Outcome, ServerError, SessionAfter, WireFault, WireReport, judge},
     operation::{Generation, OperationKind},
     session::Pending,
-    transport::Pulse,
+    transport::{Pulse, server_error},
 };
 
 /// When an attempt must be over.
@@ -209,9 +209,10 @@ fn after_the_end(line: &Line, pending: Pending) -> Waited {
     let reported = pending.cell().reported().cloned();
     if let Some(report) = reported.filter(|r| r.fault.is_some() || r.status.is_some()) {
         // This very exchange ended the session, and says more than its end does.
-        let came_back = match (&report.fault, report.status) {
-            (Some(fault), _) => CameBack::Fault(fault.clone()),
-            (None, Some(status)) if !(200..300).contains(&status) => CameBack::Status(status),
+        let came_back = match (&report.fault, &report.error, report.failed_status()) {
+            (Some(fault), _, _) => CameBack::Fault(fault.clone()),
+            (None, Some(error), _) => CameBack::Error(error.clone()),
+            (None, None, Some(status)) => CameBack::Status(status),
             _ => CameBack::SessionEnded,
         };
         return concluded(line, pending, &came_back, Some(&report), None);
@@ -268,6 +269,13 @@ fn came_back(
     pending: Pending,
     answer: Result<ServerResult, ServiceError>,
 ) -> Waited {
+    if pending.cell().was_recalled() {
+        // The writer made the answer up to release rmcp: the connection took the request back, and
+        // hands it over again.
+        return Waited::Moved(Handed {
+            pulse: Arc::clone(&pending.pulse),
+        });
+    }
     let report = pending.cell().reported().cloned();
     let fault = report.as_ref().and_then(|r| r.fault.clone());
     if let Some(fault) = fault {
@@ -297,16 +305,11 @@ fn came_back(
             concluded(line, pending, &CameBack::MadeUp, report.as_ref(), None)
         }
         Err(ServiceError::McpError(error)) => {
-            let error = ServerError {
-                code: i64::from(error.code.0),
-                message: error.message.into_owned(),
-                data: error.data,
-            };
             pending.pulse.answered();
             concluded(
                 line,
                 pending,
-                &CameBack::Error(error),
+                &CameBack::Error(server_error(error)),
                 report.as_ref(),
                 None,
             )
@@ -325,11 +328,7 @@ fn without_an_answer(
     error: ServiceError,
     report: Option<WireReport>,
 ) -> Waited {
-    let status = report
-        .as_ref()
-        .and_then(|r| r.status)
-        .filter(|s| !(200..300).contains(s));
-    if let Some(status) = status {
+    if let Some(status) = report.as_ref().and_then(WireReport::failed_status) {
         let source = Some(Arc::new(error) as Source);
         return concluded(
             line,

@@ -1,10 +1,10 @@
 //! Starting a session: transport, handshake, and what a failed one was.
 
-use std::{io::ErrorKind, sync::Arc};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::{ClientCapabilities, ClientConfig, ErrorData, Implementation, ProtocolVersion},
+    model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion},
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
@@ -13,15 +13,15 @@ use tokio_util::sync::CancellationToken;
 use super::Session;
 use crate::{
     error::{Source, StartFailure},
-    evidence::ServerError,
     operation::Ownership,
     spec::{
-        BoxError, BoxFuture, ConnectionSpec, Era, Limits, OpenStream, OpenTransport, Settings,
-        SpecError, TransportSpec, WireOrder,
+        BoxError, ConnectionSpec, Era, OpenStream, OpenTransport, Settings, SpecError,
+        TransportSpec, WireOrder,
     },
     transport::{
         ExitWatch, Pulse,
         ordered::{OrderedOptions, OrderedTransport},
+        server_error,
         witness::WitnessTransport,
     },
 };
@@ -36,7 +36,7 @@ use crate::{spec::StdioSpec, transport::stdio::ServerProcess};
 /// How long a failed start waits for the process to exit: the reason is often on its stderr, a
 /// moment after the end of its stdout.
 #[cfg(feature = "stdio")]
-const REASON_ON_STDERR: std::time::Duration = std::time::Duration::from_millis(200);
+const REASON_ON_STDERR: Duration = Duration::from_millis(200);
 
 /// A spec, checked and ready to open transports.
 pub(crate) enum Connector {
@@ -116,7 +116,7 @@ pub(super) async fn start(
             let options = OrderedOptions {
                 exit: Some(exit.clone()),
                 stop_writing: process.close_stdin.clone(),
-                ..ordered_options(limits, running)
+                ..ordered_options(settings, running)
             };
             running.process = Some(process);
             let transport =
@@ -133,21 +133,24 @@ pub(super) async fn start(
         }
         #[cfg(feature = "http")]
         Connector::Http(endpoint) => {
-            let (transport, handshake) = endpoint.open(Arc::clone(pulse), limits);
+            let (transport, handshake) =
+                endpoint.open(Arc::clone(pulse), limits, discover_limit(settings));
             negotiate(transport, settings, pulse, running)
                 .await
                 .map_err(|error| explain_http(error, &handshake, settings))
         }
         Connector::Custom(open, order) => {
-            let opened = guarded(open.open()).await?;
+            let open = Arc::clone(open);
+            let opened = guarded(async move { open.open().await }).await?;
             let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
             negotiate(transport, settings, pulse, running)
                 .await
                 .map_err(|e| explain(e, settings))
         }
         Connector::Stream(open) => {
-            let (read, write) = guarded(open.open()).await?;
-            let options = ordered_options(limits, running);
+            let open = Arc::clone(open);
+            let (read, write) = guarded(async move { open.open().await }).await?;
+            let options = ordered_options(settings, running);
             let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
             negotiate(transport, settings, pulse, running)
                 .await
@@ -156,18 +159,25 @@ pub(super) async fn start(
     }
 }
 
-fn ordered_options(limits: &Limits, running: &Running) -> OrderedOptions {
+/// How long the handshake's `server/discover` may take before the server is taken for an older one;
+/// with a pinned era there is no older one to be taken for.
+fn discover_limit(settings: &Settings) -> Option<Duration> {
+    (settings.era == Era::Automatic).then_some(settings.limits.discover)
+}
+
+fn ordered_options(settings: &Settings, running: &Running) -> OrderedOptions {
     OrderedOptions {
-        max_frame_bytes: limits.max_answer_bytes,
-        discover_limit: limits.discover,
+        max_frame_bytes: settings.limits.max_answer_bytes,
+        discover_limit: discover_limit(settings),
         exit: None,
         stop_writing: running.stop_writing.clone(),
     }
 }
 
-/// Runs the user's factory in a task of its own, so that a panic in it is an error here.
+/// Runs the user's factory in a task of its own, so that a panic in it is an error here. The call
+/// of the factory is part of `opening`: it may panic before it has made its future.
 async fn guarded<T: Send + 'static>(
-    opening: BoxFuture<'static, Result<T, BoxError>>,
+    opening: impl Future<Output = Result<T, BoxError>> + Send + 'static,
 ) -> Result<T, NotStarted> {
     match tokio::spawn(opening).await {
         Ok(Ok(opened)) => Ok(opened),
@@ -242,14 +252,6 @@ fn allowed(era: &Era) -> Vec<ProtocolVersion> {
     }
 }
 
-pub(super) fn server_error(error: ErrorData) -> ServerError {
-    ServerError {
-        code: i64::from(error.code.0),
-        message: error.message.into_owned(),
-        data: error.data,
-    }
-}
-
 fn explain(error: ClientInitializeError, settings: &Settings) -> NotStarted {
     use ClientInitializeError as E;
     let failure = match &error {
@@ -301,18 +303,18 @@ fn explain_http(
     if not_started.failure == StartFailure::EndedDuringHandshake
         && let Some(report) = handshake.last()
     {
-        let success = report.status.is_some_and(|s| (200..300).contains(&s));
-        not_started.failure = match (report.fault, report.status) {
+        let failed = report.failed_status();
+        not_started.failure = match (report.fault, failed) {
             (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {
                 StartFailure::Unreachable(why)
             }
             (Some(_), _) => StartFailure::NotUnderstood,
-            (None, Some(status)) if !success => StartFailure::Status {
+            (None, Some(status)) => StartFailure::Status {
                 status,
                 challenge: report.challenge,
                 retry_after: report.retry_after,
             },
-            _ => StartFailure::EndedDuringHandshake,
+            (None, None) => StartFailure::EndedDuringHandshake,
         };
     }
     not_started

@@ -34,7 +34,7 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use super::{Pulse, witness::cell_of};
+use super::{Pulse, server_error, witness::cell_of};
 use crate::{
     evidence::{DispatchCell, Loss, WireFault, WireReport},
     spec::{HttpSpec, Limits, SpecError},
@@ -77,7 +77,9 @@ impl Endpoint {
             what: "url",
             why: e.to_string(),
         })?;
-        if url.host_str().is_none_or(str::is_empty) {
+        // The parser takes the first part of the path for a host that is missing.
+        let after_scheme = spec.url.split_once("://").map(|(_, rest)| rest);
+        if after_scheme.is_none_or(|rest| rest.starts_with(['/', '\\', '?', '#'])) {
             return Err(SpecError::Http {
                 what: "url",
                 why: "it names no host".into(),
@@ -123,6 +125,7 @@ impl Endpoint {
         &self,
         pulse: Arc<Pulse>,
         limits: &Limits,
+        discover_limit: Option<Duration>,
     ) -> (HttpTransport, Arc<Handshake>) {
         let handshake = Arc::new(Handshake::default());
         let client = HttpClient {
@@ -131,7 +134,7 @@ impl Endpoint {
             handshake: Arc::clone(&handshake),
             max_answer_bytes: limits.max_answer_bytes,
             max_resumes: limits.max_resumes,
-            discover_limit: limits.discover,
+            discover_limit,
         };
         let mut config = StreamableHttpClientTransportConfig::with_uri(Arc::clone(&self.url))
             .max_concurrent_requests(limits.max_in_flight)
@@ -238,7 +241,9 @@ pub(crate) struct HttpClient {
     handshake: Arc<Handshake>,
     max_answer_bytes: usize,
     max_resumes: u32,
-    discover_limit: Duration,
+    /// How long the handshake's `server/discover` may take before rmcp is told to fall back; `None`
+    /// where there is nothing to fall back to.
+    discover_limit: Option<Duration>,
 }
 
 /// The text of an error and its causes, without the URL, which may hold credentials.
@@ -284,23 +289,27 @@ fn text_header(headers: &HeaderMap, name: HeaderName) -> Option<String> {
 struct Exchange {
     cell: Option<Arc<DispatchCell>>,
     request: Option<RequestId>,
-    is_discover: bool,
+    /// The handshake's `server/discover`, which a server may be too old for.
+    may_fall_back: bool,
     can_resume: bool,
     in_session: bool,
 }
 
 impl Exchange {
-    fn of(message: &ClientJsonRpcMessage, in_session: bool) -> Self {
+    fn of(message: &ClientJsonRpcMessage, in_session: bool, falls_back: bool) -> Self {
         let mut exchange = Self {
             cell: cell_of(message),
             request: None,
-            is_discover: false,
+            may_fall_back: false,
             can_resume: true,
             in_session,
         };
         if let JsonRpcMessage::Request(r) = message {
             exchange.request = Some(r.id.clone());
-            exchange.is_discover = matches!(r.request, ClientRequest::DiscoverRequest(_));
+            // A later `server/discover` is a probe, and has a cell.
+            exchange.may_fall_back = falls_back
+                && exchange.cell.is_none()
+                && matches!(r.request, ClientRequest::DiscoverRequest(_));
             exchange.can_resume = r
                 .request
                 .get_meta()
@@ -347,7 +356,8 @@ impl HttpClient {
         auth: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        let exchange = Exchange::of(&message, session_id.is_some());
+        let falls_back = self.discover_limit.is_some();
+        let exchange = Exchange::of(&message, session_id.is_some(), falls_back);
         let mut report = WireReport {
             in_session: exchange.in_session,
             ..WireReport::default()
@@ -398,6 +408,12 @@ impl HttpClient {
                 .refused(&exchange, report, response, session_id.is_some())
                 .await;
         }
+        let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
+        if accepted && exchange.request.is_some() {
+            // No sign of life: whoever waits for the answer has heard nothing.
+            self.report(&exchange, report);
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
         self.pulse.hear();
         let new_session = text_header(response.headers(), SESSION_ID);
         let Some(id) = exchange.request.clone() else {
@@ -406,14 +422,11 @@ impl HttpClient {
             let _ = self.body(response).await;
             return Ok(StreamableHttpPostResponse::Accepted);
         };
-        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-            self.report(&exchange, report);
-            return Ok(StreamableHttpPostResponse::Accepted);
-        }
         if media_type_is(response.headers(), "text/event-stream") {
             let resume = answer::Resume {
                 client: self.clone(),
                 uri,
+                request: id,
                 session_id,
                 limit: if exchange.can_resume {
                     self.max_resumes
@@ -479,15 +492,20 @@ impl HttpClient {
             None
         };
         let code = status.as_u16();
+        let ends_session = in_session && matches!(code, 404 | 410);
+        if ends_session {
+            // The callers of this session hear of its end before they hear of this answer.
+            report.error = error.clone().map(server_error);
+        }
         self.report(exchange, report);
-        if in_session && matches!(code, 404 | 410) {
+        if ends_session {
             self.pulse.end(Loss::Terminated { status: Some(code) });
         }
         let looks_legacy =
-            exchange.is_discover && status.is_client_error() && !matches!(code, 401 | 403);
+            exchange.may_fall_back && status.is_client_error() && !matches!(code, 401 | 403);
         match (error, &exchange.request) {
             // The server's error belongs to this exchange, whatever id it could put into it.
-            (Some(error), Some(id)) if !exchange.is_discover || looks_legacy => {
+            (Some(error), Some(id)) if !exchange.may_fall_back || looks_legacy => {
                 let error = ServerJsonRpcMessage::error(error, Some(id.clone()));
                 Ok(StreamableHttpPostResponse::Json(error, None))
             }
@@ -602,18 +620,15 @@ impl StreamableHttpClient for HttpClient {
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        let probe = match &message {
-            JsonRpcMessage::Request(r)
-                if matches!(r.request, ClientRequest::DiscoverRequest(_)) =>
-            {
-                Some(r.id.clone())
-            }
-            _ => None,
-        };
+        let limited = self.discover_limit.and_then(|limit| {
+            let exchange = Exchange::of(&message, false, true);
+            let id = exchange.request.filter(|_| exchange.may_fall_back)?;
+            Some((id, limit))
+        });
         let posting = self.post(uri, message, session_id, auth_header, custom_headers);
-        match probe {
+        match limited {
             None => posting.await,
-            Some(id) => match tokio::time::timeout(self.discover_limit, posting).await {
+            Some((id, limit)) => match tokio::time::timeout(limit, posting).await {
                 Ok(answer) => answer,
                 Err(_) => Ok(not_known(id)),
             },

@@ -7,11 +7,12 @@ use mcp_supervisor::{
     CallError, Connection, ConnectionSpec, Era, LentConnection, LentSpec, OwnedConnection,
     Supervisor, ToolAnswer, ToolCall,
 };
+use rmcp::{RoleClient, service::RunningService};
 use serde_json::{Value, json};
 
 use super::{
     Bed, HttpServer, bounded, initialize,
-    lent::{LentService, lent_http, lent_stdio},
+    lent::{lent_http, lent_stdio},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ pub struct Rig {
 /// A connection of either kind. What was lent is kept as long as it lives.
 pub enum Held {
     Owned(OwnedConnection),
-    Lent(LentConnection, Box<LentService>),
+    Lent(LentConnection, Box<RunningService<RoleClient, ()>>),
 }
 
 impl Held {
@@ -107,8 +108,8 @@ impl Rig {
             return Held::Owned(self.open().await);
         }
         let service = match &self.http {
-            None => lent_stdio(&self.bed, &self.era).await,
-            Some(server) => lent_http(&server.url(), &self.era).await,
+            None => lent_stdio(&self.bed, self.era.clone()).await,
+            Some(server) => lent_http(server.url(), self.era.clone()).await,
         };
         let lent = match owner {
             Owner::LentPeer => {

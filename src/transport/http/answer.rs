@@ -12,12 +12,18 @@ use futures::{
     Stream, StreamExt as _,
     stream::{self, BoxStream},
 };
-use rmcp::transport::streamable_http_client::SseError;
+use rmcp::{
+    model::{ErrorData, JsonRpcVersion2_0, RequestId},
+    transport::streamable_http_client::SseError,
+};
 use serde::Deserialize;
 use sse_stream::{Sse, SseStream};
 
-use super::{HttpClient, Pulse};
-use crate::evidence::{DispatchCell, WireFault, WireReport};
+use super::{HttpClient, Pulse, same_id};
+use crate::{
+    event::Dropped,
+    evidence::{DispatchCell, WireFault, WireReport},
+};
 
 /// The wait before a resumption when the server names none, and the most that it may ask for.
 const RESUME_AFTER: Duration = Duration::from_millis(200);
@@ -29,6 +35,7 @@ type Events = BoxStream<'static, Result<Sse, SseError>>;
 pub(super) struct Resume {
     pub(super) client: HttpClient,
     pub(super) uri: Arc<str>,
+    pub(super) request: RequestId,
     pub(super) session_id: Option<Arc<str>>,
     pub(super) limit: u32,
     pub(super) headers: HashMap<HeaderName, HeaderValue>,
@@ -76,9 +83,18 @@ pub(super) fn stream(
 /// What is looked at in an event to know whether it is the answer.
 #[derive(Deserialize)]
 struct Head {
+    #[serde(rename = "jsonrpc")]
+    _version: JsonRpcVersion2_0,
+    id: Option<RequestId>,
     method: Option<serde::de::IgnoredAny>,
     result: Option<serde::de::IgnoredAny>,
-    error: Option<serde::de::IgnoredAny>,
+    error: Option<ErrorData>,
+}
+
+impl Head {
+    fn is_answer(&self) -> bool {
+        self.method.is_none() && (self.result.is_some() || self.error.is_some())
+    }
 }
 
 impl AnswerStream {
@@ -117,9 +133,12 @@ impl AnswerStream {
             .as_deref()
             .filter(|data| !data.trim().is_empty())?;
         match serde_json::from_str::<Head>(data) {
-            Ok(head)
-                if head.method.is_none() && (head.result.is_some() || head.error.is_some()) =>
-            {
+            Ok(head) if head.is_answer() => {
+                // Whatever else this stream carries, it carries one answer.
+                if !head.id.is_some_and(|id| same_id(&self.resume.request, &id)) {
+                    self.resume.client.pulse.drop_frame(Dropped::Unmatched);
+                    return None;
+                }
                 if let Some(cell) = &self.cell {
                     cell.report(self.report.clone());
                 }
@@ -127,7 +146,8 @@ impl AnswerStream {
             }
             Ok(_) => {}
             Err(_) => {
-                let fault = WireFault::BadAnswer("an event of its stream is not JSON".into());
+                let fault =
+                    WireFault::BadAnswer("an event of its stream is not a message of MCP".into());
                 self.give_up(fault);
                 return None;
             }
@@ -230,18 +250,17 @@ fn bounded(
     bytes.map(move |chunk| {
         let chunk = chunk.map_err(|e| BodyError::Http(e.without_url()))?;
         for byte in &chunk {
+            event += 1;
             match byte {
                 b'\n' if line_is_empty => event = 0,
                 b'\n' => line_is_empty = true,
                 b'\r' => {}
                 _ => line_is_empty = false,
             }
-            event += 1;
+            if event > limit {
+                return Err(BodyError::TooLarge);
+            }
         }
-        if event > limit {
-            Err(BodyError::TooLarge)
-        } else {
-            Ok(chunk)
-        }
+        Ok(chunk)
     })
 }
