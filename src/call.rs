@@ -185,13 +185,6 @@ impl<'a> Caller<'a> {
 
     pub(crate) async fn ping(&self, ping: Ping) -> Result<(), CallError> {
         let kind = OperationKind::Ping;
-        if let Some(revision) = self.line.revision_without_ping() {
-            let reason = NotSentReason::NotInRevision {
-                method: kind.method(),
-                revision,
-            };
-            return Err(self.not_sent(OperationId::mint(), kind, reason));
-        }
         let request = PingRequest::default().into();
         self.read(kind, request, &ping.budget, |_| Some(())).await
     }

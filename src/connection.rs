@@ -272,12 +272,6 @@ impl Line {
         }
     }
 
-    /// The revision in force, if it is one that has no ping.
-    pub(crate) fn revision_without_ping(&self) -> Option<String> {
-        let revision = self.status.borrow().revision.clone()?;
-        (revision.as_str() >= "2026-07-28").then_some(revision)
-    }
-
     /// The schemas that were read from the newest session.
     pub(crate) fn schemas_of_this_generation(&self) -> Option<Arc<ToolSchemas>> {
         let newest = self.status.borrow().generation;
@@ -713,14 +707,14 @@ impl Working {
     }
 
     /// Puts what a session has not sent before everything that waits, in its order.
+    ///
+    /// The last one is taken back first, because the writer goes the other way: where the two meet,
+    /// all that was sent is older than all that was not.
     fn take_back(&mut self, session_is_over: bool) {
-        let handed_over = std::mem::take(&mut self.outstanding);
-        let unsent: Vec<_> = handed_over
-            .into_iter()
-            .filter(|t| t.take_back(session_is_over))
-            .collect();
-        for ticket in unsent.into_iter().rev() {
-            self.waiting.push_front(ticket);
+        for ticket in std::mem::take(&mut self.outstanding).into_iter().rev() {
+            if ticket.take_back(session_is_over) {
+                self.waiting.push_front(ticket);
+            }
         }
     }
 
@@ -894,7 +888,9 @@ impl Working {
     fn health(&self) -> Health {
         match self.current.as_ref().and_then(|c| c.session.as_ref()) {
             Some(session) if session.is_over() => Health::Over,
-            Some(session) if session.pulse.is_suspect() => Health::Suspect,
+            Some(session) if session.pulse.is_suspect() => Health::Suspect {
+                answered: session.pulse.answers() > 0,
+            },
             _ => Health::Good,
         }
     }

@@ -131,7 +131,7 @@ pub struct WireReport {
     pub in_session: bool,
     /// What went wrong below JSON-RPC.
     pub fault: Option<WireFault>,
-    /// The JSON-RPC error that came with the status, where the status itself ended the session.
+    /// The JSON-RPC error that came with a status that is not one of success.
     pub error: Option<ServerError>,
 }
 

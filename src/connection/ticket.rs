@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::{
     error::NotSentReason,
     evidence::DispatchCell,
-    operation::Generation,
+    operation::{Generation, OperationKind},
     session::{NotTaken, Pending, Session},
 };
 
@@ -116,6 +116,13 @@ impl Ticket {
             }
             Err(NotTaken::Ended) => return Handing::SessionOver,
             Err(NotTaken::Recalled) => return Handing::Dropped,
+            Err(NotTaken::NoPing) => {
+                slot.phase = Phase::Refused(NotSentReason::NotInRevision {
+                    method: OperationKind::Ping.method(),
+                    revision: session.revision.as_str().to_owned(),
+                });
+                Handing::Dropped
+            }
             Err(NotTaken::Full) => {
                 slot.phase = Phase::Refused(NotSentReason::Overloaded {
                     in_flight: 0,

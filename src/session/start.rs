@@ -10,7 +10,10 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Session;
+use super::{
+    Session,
+    offer::{Offering, version},
+};
 use crate::{
     error::{Source, StartFailure},
     operation::Ownership,
@@ -128,7 +131,7 @@ pub(super) async fn start(
             }
             started.map_err(|error| NotStarted {
                 exit: Some(exit),
-                ..explain(error, settings)
+                ..explain(error)
             })
         }
         #[cfg(feature = "http")]
@@ -137,7 +140,7 @@ pub(super) async fn start(
                 endpoint.open(Arc::clone(pulse), limits, discover_limit(settings));
             negotiate(transport, settings, pulse, running)
                 .await
-                .map_err(|error| explain_http(error, &handshake, settings))
+                .map_err(|error| explain_http(error, &handshake))
         }
         Connector::Custom(open, order) => {
             let open = Arc::clone(open);
@@ -145,7 +148,7 @@ pub(super) async fn start(
             let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
             negotiate(transport, settings, pulse, running)
                 .await
-                .map_err(|e| explain(e, settings))
+                .map_err(explain)
         }
         Connector::Stream(open) => {
             let open = Arc::clone(open);
@@ -154,7 +157,7 @@ pub(super) async fn start(
             let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
             negotiate(transport, settings, pulse, running)
                 .await
-                .map_err(|e| explain(e, settings))
+                .map_err(explain)
         }
     }
 }
@@ -215,6 +218,7 @@ where
             ClientLifecycleMode::Initialize
         }
     };
+    let (transport, offer) = Offering::new(transport);
     let service = config.serve_with_lifecycle(transport, lifecycle).await?;
     let negotiated = service
         .peer_info()
@@ -222,9 +226,10 @@ where
     let peer = service.peer().clone();
     running.service = Some(service);
     let revision = negotiated.unwrap_or_default();
-    if !allowed(&settings.era).contains(&revision) {
+    let allowed = offer.allowed(&settings.era);
+    if !allowed.contains(&revision) {
         return Err(ClientInitializeError::NoCompatibleProtocolVersion {
-            client_supported: allowed(&settings.era),
+            client_supported: allowed,
             server_supported: vec![revision],
         });
     }
@@ -236,40 +241,25 @@ where
     ))
 }
 
-fn version(text: &str) -> ProtocolVersion {
-    ProtocolVersion::KNOWN_VERSIONS
-        .iter()
-        .find(|known| known.as_str() == text)
-        .cloned()
-        .unwrap_or_default()
-}
-
-fn allowed(era: &Era) -> Vec<ProtocolVersion> {
-    match era {
-        Era::Automatic => ProtocolVersion::KNOWN_VERSIONS.to_vec(),
-        Era::Discover => vec![ProtocolVersion::V_2026_07_28],
-        Era::Initialize(revision) => vec![version(revision.as_str())],
-    }
-}
-
-fn explain(error: ClientInitializeError, settings: &Settings) -> NotStarted {
+fn explain(error: ClientInitializeError) -> NotStarted {
     use ClientInitializeError as E;
     let failure = match &error {
         E::ConnectionClosed(_) => StartFailure::EndedDuringHandshake,
         E::TransportError { .. } => StartFailure::EndedDuringHandshake,
         E::JsonRpcError(error) => StartFailure::Refused(server_error(error.clone())),
         E::NoCompatibleProtocolVersion {
-            server_supported, ..
+            client_supported,
+            server_supported,
         } => StartFailure::Revision {
             offered: list(server_supported),
-            allowed: list(&allowed(&settings.era)),
+            allowed: list(client_supported),
         },
         E::Cancelled => StartFailure::Stopped,
         E::LegacyFallbackFailed { .. } => {
             let E::LegacyFallbackFailed { fallback, .. } = error else {
                 return StartFailure::NotUnderstood.into();
             };
-            return explain(*fallback, settings);
+            return explain(*fallback);
         }
         _ => StartFailure::NotUnderstood,
     };
@@ -294,15 +284,16 @@ fn list(versions: &[ProtocolVersion]) -> String {
 }
 
 #[cfg(feature = "http")]
-fn explain_http(
-    error: ClientInitializeError,
-    handshake: &Handshake,
-    settings: &Settings,
-) -> NotStarted {
-    let mut not_started = explain(error, settings);
-    if not_started.failure == StartFailure::EndedDuringHandshake
-        && let Some(report) = handshake.last()
-    {
+fn explain_http(error: ClientInitializeError, handshake: &Handshake) -> NotStarted {
+    let mut not_started = explain(error);
+    let Some(report) = handshake.last() else {
+        return not_started;
+    };
+    // A refusal of the credentials or of the rate is one, whatever stands in its body: what to do
+    // next is in its headers.
+    let by_status = matches!(not_started.failure, StartFailure::Refused(_))
+        && matches!(report.status, Some(401 | 403 | 429));
+    if by_status || not_started.failure == StartFailure::EndedDuringHandshake {
         let failed = report.failed_status();
         not_started.failure = match (report.fault, failed) {
             (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {

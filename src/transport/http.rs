@@ -44,16 +44,23 @@ const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
-/// Headers that the protocol sets and a spec may not.
-const RESERVED: [HeaderName; 4] = [
+/// Headers that the protocol or the message's framing sets, and a spec may not.
+const RESERVED: [HeaderName; 6] = [
     SESSION_ID,
     LAST_EVENT_ID,
     header::ACCEPT,
     header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
 ];
 
-/// The most that is read of an error body that is not JSON. It is only drained, never shown.
+/// The most that is read of a body in which nothing matters, and how long it may take. It is read
+/// so that the connection can be used again, and never shown.
 const DRAINED_BODY: usize = 64 * 1024;
+const DRAIN_LIMIT: Duration = Duration::from_millis(250);
+
+/// How long the body of an error may take to come.
+const ERROR_BODY: Duration = Duration::from_secs(5);
 
 /// How long the server may take to confirm the end of a session.
 const DELETE_LIMIT: Duration = Duration::from_secs(2);
@@ -228,6 +235,8 @@ impl Handshake {
 pub(crate) enum HttpError {
     #[error("the request was recalled before it was written")]
     Recalled,
+    #[error("the session was over before the request was written")]
+    SessionOver,
     #[error("HTTP status {0}")]
     Status(u16),
     #[error("{0}")]
@@ -283,6 +292,18 @@ fn text_header(headers: &HeaderMap, name: HeaderName) -> Option<String> {
         .get(name)
         .and_then(|v| v.to_str().ok())
         .map(str::to_owned)
+}
+
+/// All challenges as one list: a server may send a header for each scheme.
+fn challenges(headers: &HeaderMap) -> Option<String> {
+    let all = headers.get_all(header::WWW_AUTHENTICATE);
+    let all: Vec<_> = all.iter().filter_map(|v| v.to_str().ok()).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// A message as it stands in a body. Some servers put a byte order mark before it.
+fn message_in(body: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
+    serde_json::from_slice(body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body))
 }
 
 /// One POST: where its report goes, and what kind of message it carries.
@@ -386,6 +407,11 @@ impl HttpClient {
                 let why = chain(&e.without_url());
                 self.broken(&exchange, report.clone(), WireFault::Unencodable(why))
             })?;
+        // A session that is over gets nothing more: its id is not used again, and what still waited
+        // here goes out on the next session.
+        if self.pulse.is_ended() {
+            return Err(StreamableHttpError::Client(HttpError::SessionOver));
+        }
         if exchange
             .cell
             .as_ref()
@@ -404,9 +430,7 @@ impl HttpClient {
         let status = response.status();
         report.status = Some(status.as_u16());
         if !status.is_success() {
-            return self
-                .refused(&exchange, report, response, session_id.is_some())
-                .await;
+            return self.refused(&exchange, report, response).await;
         }
         let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
         if accepted && exchange.request.is_some() {
@@ -417,16 +441,14 @@ impl HttpClient {
         self.pulse.hear();
         let new_session = text_header(response.headers(), SESSION_ID);
         let Some(id) = exchange.request.clone() else {
-            // Nothing is awaited, so nothing in the body matters; it is read so that the
-            // connection can be used again.
-            let _ = self.body(response).await;
+            drain(response).await;
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         if media_type_is(response.headers(), "text/event-stream") {
             let resume = answer::Resume {
                 client: self.clone(),
-                uri,
                 request: id,
+                uri,
                 session_id,
                 limit: if exchange.can_resume {
                     self.max_resumes
@@ -447,7 +469,7 @@ impl HttpClient {
             Ok(body) => body,
             Err(fault) => return Err(self.broken(&exchange, report, fault)),
         };
-        match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
+        match message_in(&body) {
             Ok(answer) if answers(&answer, &id) => {
                 self.report(&exchange, report);
                 Ok(StreamableHttpPostResponse::Json(answer, new_session))
@@ -474,33 +496,21 @@ impl HttpClient {
         exchange: &Exchange,
         mut report: WireReport,
         response: reqwest::Response,
-        in_session: bool,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let status = response.status();
         let headers = response.headers();
-        report.challenge = text_header(headers, header::WWW_AUTHENTICATE);
+        report.challenge = challenges(headers);
         report.retry_after = text_header(headers, header::RETRY_AFTER);
-        let is_json = media_type_is(headers, "application/json");
-        let error = if is_json {
-            let body = self.body(response).await.unwrap_or_default();
-            match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
-                Ok(JsonRpcMessage::Error(error)) => Some(error.error),
-                _ => None,
-            }
-        } else {
-            drain(response).await;
-            None
-        };
-        let code = status.as_u16();
-        let ends_session = in_session && matches!(code, 404 | 410);
-        if ends_session {
-            // The callers of this session hear of its end before they hear of this answer.
-            report.error = error.clone().map(server_error);
-        }
+        // The end of a session does not wait for a body that does not come.
+        let error = tokio::time::timeout(ERROR_BODY, self.error_in(response)).await;
+        let error = error.ok().flatten();
+        // The callers of a session hear of its end before they hear of this answer.
+        report.error = error.clone().map(server_error);
         self.report(exchange, report);
-        if ends_session {
-            self.pulse.end(Loss::Terminated { status: Some(code) });
+        if exchange.in_session {
+            self.note_end(status);
         }
+        let code = status.as_u16();
         let looks_legacy =
             exchange.may_fall_back && status.is_client_error() && !matches!(code, 401 | 403);
         match (error, &exchange.request) {
@@ -511,6 +521,27 @@ impl HttpClient {
             }
             (None, Some(id)) if looks_legacy => Ok(not_known(id.clone())),
             _ => Err(StreamableHttpError::Client(HttpError::Status(code))),
+        }
+    }
+
+    /// The JSON-RPC error that came with a status, if one did.
+    async fn error_in(&self, response: reqwest::Response) -> Option<ErrorData> {
+        if !media_type_is(response.headers(), "application/json") {
+            drain(response).await;
+            return None;
+        }
+        let body = self.body(response).await.unwrap_or_default();
+        match message_in(&body) {
+            Ok(JsonRpcMessage::Error(error)) => Some(error.error),
+            _ => None,
+        }
+    }
+
+    /// Ends the session if this status, sent to its id, says that it is over.
+    fn note_end(&self, status: StatusCode) {
+        if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+            let status = Some(status.as_u16());
+            self.pulse.end(Loss::Terminated { status });
         }
     }
 
@@ -549,6 +580,9 @@ impl HttpClient {
         auth: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<reqwest::Response, Failure> {
+        if self.pulse.is_ended() {
+            return Err(StreamableHttpError::Client(HttpError::SessionOver));
+        }
         let mut request = self.request(
             self.http.get(uri),
             "text/event-stream",
@@ -568,8 +602,8 @@ impl HttpClient {
             self.pulse.hear();
             return Ok(response);
         }
-        if session_id.is_some() && status == StatusCode::NOT_FOUND {
-            self.pulse.end(Loss::Terminated { status: Some(404) });
+        if session_id.is_some() {
+            self.note_end(status);
         }
         Err(StreamableHttpError::ServerDoesNotSupportSse)
     }
@@ -599,14 +633,40 @@ fn not_known(id: RequestId) -> StreamableHttpPostResponse {
 }
 
 async fn drain(response: reqwest::Response) {
-    let mut chunks = response.bytes_stream();
-    let mut read = 0;
-    while let Some(Ok(chunk)) = chunks.next().await {
-        read += chunk.len();
-        if read > DRAINED_BODY {
-            return;
+    if media_type_is(response.headers(), "text/event-stream") {
+        // A stream may stay open for as long as the server likes.
+        return;
+    }
+    let draining = async {
+        let mut chunks = response.bytes_stream();
+        let mut read = 0;
+        while let Some(Ok(chunk)) = chunks.next().await {
+            read += chunk.len();
+            if read > DRAINED_BODY {
+                return;
+            }
+        }
+    };
+    // Late, the connection is closed instead of being used again.
+    let _ = tokio::time::timeout(DRAIN_LIMIT, draining).await;
+}
+
+/// Waits for the answer where it comes as a stream.
+async fn as_json(
+    response: StreamableHttpPostResponse,
+) -> Result<StreamableHttpPostResponse, Failure> {
+    let StreamableHttpPostResponse::Sse(mut events, session_id) = response else {
+        return Ok(response);
+    };
+    while let Some(Ok(event)) = events.next().await {
+        let message = event.data.as_deref().map(str::as_bytes).map(message_in);
+        if let Some(Ok(answer @ (JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_)))) = message
+        {
+            return Ok(StreamableHttpPostResponse::Json(answer, session_id));
         }
     }
+    let fault = WireFault::StreamEnded { resumes: 0 };
+    Err(StreamableHttpError::Client(HttpError::Fault(fault)))
 }
 
 impl StreamableHttpClient for HttpClient {
@@ -628,10 +688,13 @@ impl StreamableHttpClient for HttpClient {
         let posting = self.post(uri, message, session_id, auth_header, custom_headers);
         match limited {
             None => posting.await,
-            Some((id, limit)) => match tokio::time::timeout(limit, posting).await {
-                Ok(answer) => answer,
-                Err(_) => Ok(not_known(id)),
-            },
+            Some((id, limit)) => {
+                let answering = async { as_json(posting.await?).await };
+                match tokio::time::timeout(limit, answering).await {
+                    Ok(answer) => answer,
+                    Err(_) => Ok(not_known(id)),
+                }
+            }
         }
     }
 

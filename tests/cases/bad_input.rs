@@ -381,7 +381,6 @@ async fn an_answer_of_the_wrong_type_is_a_typed_error_of_that_call_alone() {
                     let rig = Rig::new(over, era.clone(), json!({"rules": rules})).await;
                     for (method, result) in each_operation(&rig.connection).await {
                         let error = result.unwrap_err();
-                        println!("{over:?} {era:?} {answers} {method}: {error}");
                         assert_eq!(error.outcome(), Outcome::Unknown, "{method}: {error}");
                         assert!(
                             matches!(
@@ -433,7 +432,6 @@ async fn an_answer_that_is_no_message_ends_its_call_and_nothing_else() {
                     let rig = Rig::new(over, era.clone(), script).await;
                     rig.echo().await;
                     let error = rig.call("charge", json!({})).await.unwrap_err();
-                    println!("{over:?} {answers} {frame}: {error}");
                     says_what_to_do(&error);
                     assert!(
                         matches!(
@@ -540,7 +538,6 @@ async fn a_factory_that_fails_or_panics_is_a_failed_start_and_is_asked_again() {
                         .unwrap();
                     let echo = || ToolCall::new("echo", json!({}));
                     let error = connection.call_tool(echo()).await.unwrap_err();
-                    println!("{error}");
                     let failure = start_failure(&error);
                     assert!(matches!(failure, StartFailure::Factory(_)), "{failure}");
                     if matches!(fails, Fails::WithAnError) {
