@@ -20,7 +20,7 @@ use support::{
     bounded,
     rig::{
         Held, LENDERS, OWNERS, Owner, Rig, SECRET, WIRES, Wire, assert_discreet, cause, charge,
-        echo, eras,
+        echo, eras, side_by_side,
     },
 };
 
@@ -69,6 +69,14 @@ impl Way {
         let mut steps = vec![json!("ledger")];
         steps.extend(self.steps(wire));
         steps
+    }
+
+    /// The deadline of what is lost this way.
+    fn limit(self) -> Duration {
+        match self {
+            Self::Timeout => SHORT,
+            _ => Duration::from_secs(20),
+        }
     }
 
     /// Whether the session is over by it, and not only suspect.
@@ -126,13 +134,14 @@ fn losing_charges(way: Way, wire: Wire) -> Value {
         "do": way.after_effect(wire)}]})
 }
 
-/// Charges under a short deadline, after the session was seen to work.
-async fn lose(connection: &Connection) -> CallError {
+/// Charges after the session was seen to work, so that a deadline is the charge's alone.
+async fn lose(rig: &Rig, connection: &Connection, way: Way) -> CallError {
     echo(connection).await.unwrap();
-    let lost = connection.call_tool(charge().deadline(SHORT)).await;
+    let lost = connection.call_tool(charge().deadline(way.limit())).await;
     let error = lost.unwrap_err();
     assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
     assert_discreet(&error);
+    support::until("the effect is there", || rig.bed.ran("charge") > 0).await;
     error
 }
 
@@ -144,48 +153,44 @@ fn assert_once(rig: &Rig) {
 
 #[tokio::test]
 async fn lost_answer_is_not_replayed_and_the_next_call_recovers() {
-    for (way, wire, era) in everywhere() {
-        bounded(async {
-            let rig = Rig::new(wire, &era, losing_charges(way, wire)).await;
-            let billing = rig.open().await;
-            let error = lose(&billing).await;
-            way.assert_source(wire, &error);
-            assert_eq!(error.about().attempts, 1);
-            assert_once(&rig);
-            let answer = echo(&billing).await.unwrap();
-            way.assert_next_generation(wire, answer.generation().number());
-            assert_eq!(answer.attempts(), 1);
-            assert_eq!(rig.bed.ran("echo"), 2);
-            assert_once(&rig);
-            rig.finish().await;
-        })
-        .await;
-    }
+    side_by_side(everywhere(), async |(way, wire, era)| {
+        let rig = Rig::new(wire, &era, losing_charges(way, wire)).await;
+        let billing = rig.open().await;
+        let error = lose(&rig, &billing, way).await;
+        way.assert_source(wire, &error);
+        assert_eq!(error.about().attempts, 1);
+        assert_once(&rig);
+        let answer = echo(&billing).await.unwrap();
+        way.assert_next_generation(wire, answer.generation().number());
+        assert_eq!(answer.attempts(), 1);
+        assert_eq!(rig.bed.ran("echo"), 2);
+        assert_once(&rig);
+        rig.finish().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn hints_that_claim_idempotence_change_nothing() {
-    for (way, wire, era) in everywhere() {
-        bounded(async {
-            let mut script = losing_charges(way, wire);
-            script["tools"] = json!([{"name": "charge",
+    side_by_side(everywhere(), async |(way, wire, era)| {
+        let mut script = losing_charges(way, wire);
+        script["tools"] = json!([{"name": "charge",
                 "annotations": {"readOnlyHint": true, "idempotentHint": true}}]);
-            let rig = Rig::new(wire, &era, script).await;
-            let billing = rig.open().await;
-            let tools = billing.list_tools(Page::first()).await.unwrap().tools;
-            let hinted = |t: &rmcp::model::Tool| {
-                let hints = t.annotations.as_ref();
-                hints.is_some_and(|h| h.read_only_hint == Some(true))
-            };
-            assert!(tools.iter().any(|t| t.name == "charge" && hinted(t)));
-            let error = lose(&billing).await;
-            way.assert_source(wire, &error);
-            echo(&billing).await.unwrap();
-            assert_once(&rig);
-            rig.finish().await;
-        })
-        .await;
-    }
+        let rig = Rig::new(wire, &era, script).await;
+        let billing = rig.open().await;
+        let tools = billing.list_tools(Page::first()).await.unwrap().tools;
+        let hinted = |t: &rmcp::model::Tool| {
+            let hints = t.annotations.as_ref();
+            hints.is_some_and(|h| h.read_only_hint == Some(true))
+        };
+        assert!(tools.iter().any(|t| t.name == "charge" && hinted(t)));
+        let error = lose(&rig, &billing, way).await;
+        way.assert_source(wire, &error);
+        echo(&billing).await.unwrap();
+        assert_once(&rig);
+        rig.finish().await;
+    })
+    .await;
 }
 
 /// The same hints beside a contract: now the client vouches, and the count is what it authorised.
@@ -196,32 +201,32 @@ async fn a_contract_of_the_clients_authorises_what_hints_do_not() {
         (ToolContract::keyed("key"), 2),
         (ToolContract::status("lookup", "key"), 1),
     ];
-    for (way, wire, era) in everywhere() {
-        for (contract, effects) in contracts.clone() {
-            bounded(async {
-                let mut script = losing_charges(way, wire);
-                script["tools"] = json!([{"name": "charge",
+    let cases = everywhere().into_iter().flat_map(|case| {
+        let contracts = contracts.clone().into_iter();
+        contracts.map(move |contract| (case.clone(), contract))
+    });
+    side_by_side(cases, async |((way, wire, era), (contract, effects))| {
+        let mut script = losing_charges(way, wire);
+        script["tools"] = json!([{"name": "charge",
                     "annotations": {"readOnlyHint": true, "idempotentHint": true}}]);
-                let rig = Rig::new(wire, &era, script).await;
-                let spec = rig.spec().contract("charge", contract.clone());
-                let spec = spec.repeats(quick_repeats());
-                let billing = rig.open_with(spec).await;
-                echo(&billing).await.unwrap();
-                let arguments = json!({"amount": 1999, "card": SECRET, "key": "order-1"});
-                let call = ToolCall::new("charge", arguments)
-                    .idempotency_key("order-1".parse().unwrap())
-                    .attempt_limit(SHORT);
-                let answer = billing.call_tool(call).await.unwrap();
-                let looked_up = matches!(contract, ToolContract::Status { .. });
-                assert_eq!(answer.was_looked_up(), looked_up, "{way:?} {wire:?}");
-                assert_eq!(answer.attempts(), effects, "{way:?} {wire:?} {era:?}");
-                way.assert_next_generation(wire, answer.generation().number());
-                assert_eq!(rig.bed.ran("charge"), effects as usize);
-                rig.finish().await;
-            })
-            .await;
-        }
-    }
+        let rig = Rig::new(wire, &era, script).await;
+        let spec = rig.spec().contract("charge", contract.clone());
+        let spec = spec.repeats(quick_repeats());
+        let billing = rig.open_with(spec).await;
+        echo(&billing).await.unwrap();
+        let arguments = json!({"amount": 1999, "card": SECRET, "key": "order-1"});
+        let call = ToolCall::new("charge", arguments)
+            .idempotency_key("order-1".parse().unwrap())
+            .attempt_limit(way.limit());
+        let answer = billing.call_tool(call).await.unwrap();
+        let looked_up = matches!(contract, ToolContract::Status { .. });
+        assert_eq!(answer.was_looked_up(), looked_up, "{way:?} {wire:?}");
+        assert_eq!(answer.attempts(), effects, "{way:?} {wire:?} {era:?}");
+        way.assert_next_generation(wire, answer.generation().number());
+        assert_eq!(rig.bed.ran("charge"), effects as usize);
+        rig.finish().await;
+    })
+    .await;
 }
 
 fn quick_repeats() -> Repeats {
@@ -237,27 +242,34 @@ fn quick_repeats() -> Repeats {
 /// A lent connection that is lost is left to its owner: not one more request goes out on it.
 #[tokio::test]
 async fn a_lost_lent_connection_is_left_to_its_owner() {
-    for (way, wire, era) in everywhere() {
-        if !way.ends_the_session(wire) {
-            continue;
-        }
-        for owner in LENDERS {
-            bounded(async {
-                let rig = Rig::new(wire, &era, losing_charges(way, wire)).await;
-                let held = rig.hold(owner).await;
-                let error = lose(held.connection()).await;
-                assert!(error.source().is_some(), "{error}");
-                assert_once(&rig);
-                let before = rig.requests();
-                assert_refused_as_the_owners(&held, &rig).await;
-                assert_eq!(rig.requests(), before, "requests after the loss");
-                assert_once(&rig);
-                drop(held);
-                rig.finish().await;
-            })
-            .await;
-        }
-    }
+    let losses = everywhere()
+        .into_iter()
+        .filter(|(way, wire, _)| way.ends_the_session(*wire));
+    side_by_side(
+        for_each_lender(losses),
+        async |((way, wire, era), owner)| {
+            let rig = Rig::new(wire, &era, losing_charges(way, wire)).await;
+            let held = rig.hold(owner).await;
+            let error = lose(&rig, held.connection(), way).await;
+            assert!(error.source().is_some(), "{error}");
+            assert_once(&rig);
+            let before = rig.requests();
+            assert_refused_as_the_owners(&held, &rig).await;
+            assert_eq!(rig.requests(), before, "requests after the loss");
+            assert_once(&rig);
+            drop(held);
+            rig.finish().await;
+        },
+    )
+    .await;
+}
+
+/// Each case with each way to lend a connection.
+fn for_each_lender<T: Clone>(
+    cases: impl IntoIterator<Item = T>,
+) -> impl Iterator<Item = (T, Owner)> {
+    let cases = cases.into_iter();
+    cases.flat_map(|case| LENDERS.map(|owner| (case.clone(), owner)))
 }
 
 /// Every kind of operation is refused, before anything is sent, and says whose part is next.
@@ -298,28 +310,27 @@ async fn assert_refused_as_the_owners(held: &Held, rig: &Rig) {
 /// Suspicion does not condemn what is lent: its next call is tried, on the same session.
 #[tokio::test]
 async fn a_suspect_lent_connection_is_tried_again_by_the_next_call() {
-    for (way, wire, era) in everywhere() {
-        if way.ends_the_session(wire) {
-            continue;
-        }
-        for owner in LENDERS {
-            bounded(async {
-                let rig = Rig::new(wire, &era, losing_charges(way, wire)).await;
-                let held = rig.hold(owner).await;
-                lose(held.connection()).await;
-                let answer = echo(held.connection()).await.unwrap();
-                assert_eq!(answer.generation().number(), 1);
-                assert_once(&rig);
-                assert_eq!(
-                    rig.bed.read("initialize") + rig.bed.read("server/discover"),
-                    1
-                );
-                drop(held);
-                rig.finish().await;
-            })
-            .await;
-        }
-    }
+    let suspicions = everywhere()
+        .into_iter()
+        .filter(|(way, wire, _)| !way.ends_the_session(*wire));
+    side_by_side(
+        for_each_lender(suspicions),
+        async |((way, wire, era), owner)| {
+            let rig = Rig::new(wire, &era, losing_charges(way, wire)).await;
+            let held = rig.hold(owner).await;
+            lose(&rig, held.connection(), way).await;
+            let answer = echo(held.connection()).await.unwrap();
+            assert_eq!(answer.generation().number(), 1);
+            assert_once(&rig);
+            assert_eq!(
+                rig.bed.read("initialize") + rig.bed.read("server/discover"),
+                1
+            );
+            drop(held);
+            rig.finish().await;
+        },
+    )
+    .await;
 }
 
 /// Sixteen calls are in flight when the server goes: half of them were answered.
@@ -478,8 +489,9 @@ fn reads_everywhere(wanted: fn(Way, Wire) -> bool) -> Vec<(Read, Way, Wire, Era)
 
 #[tokio::test]
 async fn a_read_is_asked_once_more_on_a_fresh_session_after_a_loss() {
-    for (read, way, wire, era) in reads_everywhere(Way::ends_the_session) {
-        bounded(async {
+    side_by_side(
+        reads_everywhere(Way::ends_the_session),
+        async |(read, way, wire, era)| {
             let rig = Rig::new(wire, &era, losing_reads(read, way, wire)).await;
             let billing = rig.open().await;
             echo(&billing).await.unwrap();
@@ -491,9 +503,9 @@ async fn a_read_is_asked_once_more_on_a_fresh_session_after_a_loss() {
             assert_eq!(rig.bed.read(read.method()), 2, "{read:?} {way:?}");
             assert_eq!(billing.status().generation.unwrap().number(), 2);
             rig.finish().await;
-        })
-        .await;
-    }
+        },
+    )
+    .await;
 }
 
 /// The second loss is told. Nothing is asked a third time.
@@ -520,44 +532,45 @@ async fn a_read_is_asked_no_third_time() {
 
 #[tokio::test]
 async fn a_read_that_times_out_or_breaks_off_is_not_repeated() {
-    for (read, way, wire, era) in reads_everywhere(|way, wire| !way.ends_the_session(wire)) {
-        bounded(async {
+    side_by_side(
+        reads_everywhere(|way, wire| !way.ends_the_session(wire)),
+        async |(read, way, wire, era)| {
             let rig = Rig::new(wire, &era, losing_reads(read, way, wire)).await;
             let billing = rig.open().await;
             echo(&billing).await.unwrap();
-            let error = read.ask(&billing, SHORT).await.unwrap_err();
+            let error = read.ask(&billing, way.limit()).await.unwrap_err();
             assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
             way.assert_source(wire, &error);
             assert_eq!(rig.bed.read(read.method()), 1, "{read:?} {way:?}");
             let next = echo(&billing).await.unwrap();
             way.assert_next_generation(wire, next.generation().number());
             rig.finish().await;
-        })
-        .await;
-    }
+        },
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_lost_read_on_a_lent_connection_is_never_asked_again() {
-    for (read, way, wire, era) in reads_everywhere(Way::ends_the_session) {
-        for owner in LENDERS {
-            bounded(async {
-                let rig = Rig::new(wire, &era, losing_reads(read, way, wire)).await;
-                let held = rig.hold(owner).await;
-                echo(held.connection()).await.unwrap();
-                let asked = read.ask(held.connection(), Duration::from_secs(20)).await;
-                let error = asked.unwrap_err();
-                assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
-                assert_eq!(rig.bed.read(read.method()), 1, "{read:?} {way:?}");
-                let before = rig.requests();
-                assert_refused_as_the_owners(&held, &rig).await;
-                assert_eq!(rig.requests(), before, "requests after the loss");
-                drop(held);
-                rig.finish().await;
-            })
-            .await;
-        }
-    }
+    let reads = reads_everywhere(Way::ends_the_session);
+    side_by_side(
+        for_each_lender(reads),
+        async |((read, way, wire, era), owner)| {
+            let rig = Rig::new(wire, &era, losing_reads(read, way, wire)).await;
+            let held = rig.hold(owner).await;
+            echo(held.connection()).await.unwrap();
+            let asked = read.ask(held.connection(), Duration::from_secs(20)).await;
+            let error = asked.unwrap_err();
+            assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
+            assert_eq!(rig.bed.read(read.method()), 1, "{read:?} {way:?}");
+            let before = rig.requests();
+            assert_refused_as_the_owners(&held, &rig).await;
+            assert_eq!(rig.requests(), before, "requests after the loss");
+            drop(held);
+            rig.finish().await;
+        },
+    )
+    .await;
 }
 
 #[tokio::test]

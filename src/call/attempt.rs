@@ -42,6 +42,8 @@ pub(super) struct Without {
     pub(super) source: Option<Source>,
     /// The caller cancelled: no policy goes on from here.
     pub(super) cancelled: bool,
+    /// Nothing was sent, because the one session that it may go to is not the one in force.
+    pub(super) misplaced: bool,
     /// When the session of the attempt ended can be read here.
     pub(super) pulse: Option<Arc<Pulse>>,
 }
@@ -80,7 +82,16 @@ impl Without {
             report: WireReport::default(),
             source: None,
             cancelled: false,
+            misplaced: false,
             pulse: None,
+        }
+    }
+
+    fn misplaced() -> Self {
+        Self {
+            misplaced: true,
+            // Never told: there is an attempt before this one, and that one is what is known.
+            ..NotSentReason::Cancelled.into()
         }
     }
 }
@@ -92,15 +103,16 @@ enum Stop {
     Cancelled,
 }
 
-/// Sends the request once, at most, and waits.
+/// Sends the request once, at most, and waits; on this one session, if it is given.
 pub(super) async fn attempt(
     line: &Line,
     kind: OperationKind,
     request: ClientRequest,
     times: &Times,
+    only_in: Option<Generation>,
     handed_over: &mut (dyn FnMut(Generation) + Send),
 ) -> Result<Answered, Without> {
-    let ticket = Arc::new(Ticket::new(request, times.idle));
+    let ticket = Arc::new(Ticket::new(request, times.idle).only_in(only_in));
     let Some(alive) = line.submit(Arc::clone(&ticket)) else {
         return Err(no_mailbox(line).into());
     };
@@ -119,6 +131,7 @@ pub(super) async fn attempt(
         let pending = match progress {
             Progress::Handed(pending) => pending,
             Progress::Refused(reason) => return Err(refused(line, reason).into()),
+            Progress::Misplaced => return Err(Without::misplaced()),
             Progress::Lost => return Err(lost(last)),
         };
         handed_over(pending.pulse.generation);
@@ -175,7 +188,8 @@ async fn wait(
     came_back(line, kind, ticket, pending, answer)
 }
 
-async fn cancelled(times: &Times) {
+/// Waits until the caller cancels.
+pub(super) async fn cancelled(times: &Times) {
     match &times.cancel {
         Some(token) => token.cancelled().await,
         None => pending().await,
@@ -458,6 +472,7 @@ fn concluded(
         report: report.cloned().unwrap_or_default(),
         source,
         cancelled: false,
+        misplaced: false,
         pulse: Some(pulse),
     };
     pending.settle();

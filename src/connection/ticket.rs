@@ -15,13 +15,14 @@ use tokio::sync::Notify;
 use crate::{
     error::NotSentReason,
     evidence::DispatchCell,
-    operation::OperationKind,
+    operation::{Generation, OperationKind},
     session::{NotTaken, Pending, Session},
 };
 
 pub(crate) struct Ticket {
     request: ClientRequest,
     idle: Option<Duration>,
+    only_in: Option<Generation>,
     slot: Mutex<Slot>,
     wake: Notify,
 }
@@ -40,6 +41,8 @@ enum Phase {
     Taken,
     /// Not sent, with the reason.
     Refused(NotSentReason),
+    /// Not sent, because the one session that it may go to is not the one in force.
+    Misplaced,
     /// Its session ended after writing had begun.
     Lost,
     /// The caller gave it up before it was handed over.
@@ -50,6 +53,7 @@ enum Phase {
 pub(crate) enum Progress {
     Handed(Pending),
     Refused(NotSentReason),
+    Misplaced,
     Lost,
 }
 
@@ -72,9 +76,16 @@ impl Ticket {
         Self {
             request,
             idle,
+            only_in: None,
             slot: Mutex::new(slot),
             wake: Notify::new(),
         }
+    }
+
+    /// It may be handed over to this session alone, if to one.
+    pub(crate) fn only_in(mut self, generation: Option<Generation>) -> Self {
+        self.only_in = generation;
+        self
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -86,6 +97,15 @@ impl Ticket {
     pub(crate) fn hand_over(&self, session: &Session) -> Handing {
         let mut slot = self.slot();
         if !matches!(slot.phase, Phase::Waiting) {
+            return Handing::Dropped;
+        }
+        if self
+            .only_in
+            .is_some_and(|only| only != session.pulse.generation)
+        {
+            slot.phase = Phase::Misplaced;
+            drop(slot);
+            self.wake.notify_one();
             return Handing::Dropped;
         }
         // The request is kept, because it may be taken back and handed over again.
@@ -133,7 +153,7 @@ impl Ticket {
         match slot.phase {
             Phase::Handed(_) | Phase::Taken => slot.cell.was_begun(),
             Phase::Waiting => false,
-            Phase::Refused(_) | Phase::Lost | Phase::GivenUp => true,
+            Phase::Refused(_) | Phase::Misplaced | Phase::Lost | Phase::GivenUp => true,
         }
     }
 
@@ -174,6 +194,7 @@ impl Ticket {
         match std::mem::replace(&mut slot.phase, Phase::Taken) {
             Phase::Handed(pending) => Some(Progress::Handed(pending)),
             Phase::Refused(reason) => Some(Progress::Refused(reason)),
+            Phase::Misplaced => Some(Progress::Misplaced),
             Phase::Lost => Some(Progress::Lost),
             other @ (Phase::Waiting | Phase::Taken | Phase::GivenUp) => {
                 slot.phase = other;
@@ -197,7 +218,7 @@ impl Ticket {
     pub(crate) fn give_up(&self) -> bool {
         let mut slot = self.slot();
         match slot.phase {
-            Phase::Waiting | Phase::Refused(_) | Phase::GivenUp => {
+            Phase::Waiting | Phase::Refused(_) | Phase::Misplaced | Phase::GivenUp => {
                 slot.phase = Phase::GivenUp;
                 true
             }

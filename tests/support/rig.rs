@@ -2,6 +2,7 @@
 
 use std::{error::Error, time::Duration};
 
+use futures::StreamExt as _;
 use mcp_supervisor::{
     CallError, Connection, ConnectionSpec, Era, LentConnection, LentSpec, OwnedConnection,
     Supervisor, ToolAnswer, ToolCall,
@@ -10,7 +11,7 @@ use rmcp::{RoleClient, service::RunningService};
 use serde_json::{Value, json};
 
 use super::{
-    Bed, HttpServer, initialize,
+    Bed, HttpServer, bounded, initialize,
     lent::{lent_http, lent_stdio},
 };
 
@@ -36,8 +37,16 @@ pub fn eras() -> [Era; 2] {
     [initialize(), Era::Discover]
 }
 
-/// What a test of a lost answer leaves behind for the next one to see.
+/// An argument's value, which no text may show.
 pub const SECRET: &str = "4242-4242";
+
+/// Runs a test body for each case, a few at a time: most of their time is spent waiting.
+pub async fn side_by_side<T>(cases: impl IntoIterator<Item = T>, body: impl AsyncFn(T)) {
+    let body = &body;
+    futures::stream::iter(cases)
+        .for_each_concurrent(4, async move |case| bounded(body(case)).await)
+        .await;
+}
 
 pub struct Rig {
     pub bed: Bed,
