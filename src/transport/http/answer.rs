@@ -270,18 +270,17 @@ fn bounded(
     bytes.map(move |chunk| {
         let chunk = chunk.map_err(|e| BodyError::Http(e.without_url()))?;
         for byte in &chunk {
+            event += 1;
             match byte {
                 b'\n' if line_is_empty => event = 0,
                 b'\n' => line_is_empty = true,
                 b'\r' => {}
                 _ => line_is_empty = false,
             }
-            event += 1;
+            if event > limit {
+                return Err(BodyError::TooLarge);
+            }
         }
-        if event > limit {
-            Err(BodyError::TooLarge)
-        } else {
-            Ok(chunk)
-        }
+        Ok(chunk)
     })
 }
