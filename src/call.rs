@@ -37,7 +37,7 @@ use crate::{
     spec::{Limits, Overload},
 };
 use answer::Body;
-use attempt::{Answered, Times, Verdict, Without, attempt, overloaded};
+use attempt::{Answered, Times, Verdict, Without, attempt, cancelled, overloaded};
 
 /// One operation on its way.
 struct Operation<'a> {
@@ -51,14 +51,26 @@ struct Operation<'a> {
     times: Times,
     attempts: u32,
     generation: Option<Generation>,
+    admitted: bool,
 }
 
+/// Who performs operations on a connection.
 pub(crate) struct Caller<'a> {
-    pub(crate) line: &'a Line,
-    pub(crate) journal: Option<&'a dyn Journal>,
+    line: &'a Line,
+    journal: Option<&'a dyn Journal>,
+    /// It works for an operation that has its place in the connection already.
+    admitted: bool,
 }
 
 impl<'a> Caller<'a> {
+    pub(crate) fn new(line: &'a Line, journal: Option<&'a dyn Journal>) -> Self {
+        Self {
+            line,
+            journal,
+            admitted: false,
+        }
+    }
+
     pub(crate) async fn call_tool(&self, call: ToolCall) -> Result<ToolAnswer, CallError> {
         let kind = OperationKind::ToolCall;
         let id = OperationId::mint();
@@ -173,13 +185,6 @@ impl<'a> Caller<'a> {
 
     pub(crate) async fn ping(&self, ping: Ping) -> Result<(), CallError> {
         let kind = OperationKind::Ping;
-        if let Some(revision) = self.line.revision_without_ping() {
-            let reason = NotSentReason::NotInRevision {
-                method: kind.method(),
-                revision,
-            };
-            return Err(self.not_sent(OperationId::mint(), kind, reason));
-        }
         let request = PingRequest::default().into();
         self.read(kind, request, &ping.budget, |_| Some(())).await
     }
@@ -251,6 +256,7 @@ impl<'a> Caller<'a> {
             times,
             attempts: 0,
             generation: None,
+            admitted: self.admitted,
         })
     }
 
@@ -381,7 +387,10 @@ impl Operation<'_> {
                 return Err(self.error(reason.into(), None));
             }
         }
-        let admitted = admit(line, &self.times).await;
+        let admitted = match self.admitted {
+            true => Ok(None),
+            false => admit(line, &self.times).await.map(Some),
+        };
         let done = match admitted {
             Ok(permit) => {
                 let done = self.attempts().await;
@@ -417,8 +426,10 @@ impl Operation<'_> {
             None => ToolContract::AtMostOnce,
         };
         let schema = self.schema_before(&contract).await;
+        let mut unknown: Option<Without> = None;
+        let mut only_in = None;
         loop {
-            let without = match self.attempt_once().await {
+            let without = match self.attempt_once(only_in).await {
                 Ok(Answered { result, generation }) => {
                     let attempts = self.attempts;
                     return Ok(Done {
@@ -430,26 +441,77 @@ impl Operation<'_> {
                 }
                 Err(without) => without,
             };
-            match self.decide(&contract, &without) {
+            let again = without.misplaced;
+            let without = self.not_forgetting(unknown.take(), without)?;
+            let decision = match again {
+                true => Decision::Repeat(Duration::ZERO),
+                false => self.decide(&contract, &without),
+            };
+            match decision {
                 Decision::Tell => {
                     let unsettled = self.unsettled(&contract, &without);
                     return Err(self.error(without, unsettled));
                 }
                 Decision::Repeat(wait) => {
-                    tokio::time::sleep(wait).await;
-                    if let Err(unsettled) = self.schema_holds(&contract, schema.as_ref()).await {
-                        return Err(self.error(without, Some(unsettled)));
+                    if !self.pause(wait).await {
+                        return Err(self.error(without, self.if_tool(Unsettled::Interrupted)));
                     }
+                    match self.schema_holds(&contract, schema.as_ref()).await {
+                        Ok(generation) => only_in = generation,
+                        Err(unsettled) => return Err(self.error(without, Some(unsettled))),
+                    }
+                    unknown = Some(without);
                 }
                 Decision::LookUp(wait) => {
-                    tokio::time::sleep(wait).await;
+                    if !self.pause(wait).await {
+                        return Err(self.error(without, Some(Unsettled::Interrupted)));
+                    }
                     return self.look_up(&contract, without).await;
                 }
             }
         }
     }
 
-    async fn attempt_once(&mut self) -> Result<Answered, Without> {
+    /// What is known of a repeat together with the attempt before it: where the repeat was not
+    /// sent, or was refused, that one may still have run.
+    fn not_forgetting(&self, before: Option<Without>, last: Without) -> Result<Without, CallError> {
+        let Some(before) = before else {
+            return Ok(last);
+        };
+        match last.verdict.outcome() {
+            _ if last.misplaced => Ok(before),
+            Outcome::NotSent => {
+                let unsettled = if last.cancelled {
+                    Unsettled::Interrupted
+                } else {
+                    Unsettled::RepeatNotSent
+                };
+                Err(self.error(before, self.if_tool(unsettled)))
+            }
+            // The server's answer to a read is the answer, also if it is a refusal.
+            Outcome::Rejected if !self.kind.is_read() => {
+                Err(self.error(before, Some(Unsettled::RepeatRejected)))
+            }
+            _ => Ok(last),
+        }
+    }
+
+    /// Only tools have contracts that could stay unsettled.
+    fn if_tool(&self, unsettled: Unsettled) -> Option<Unsettled> {
+        self.tool.as_ref().map(|_| unsettled)
+    }
+
+    /// Waits before a repeat. `false`: the caller cancelled, or the connection was closed.
+    async fn pause(&self, wait: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = cancelled(&self.times) => false,
+            () = self.line.closing.cancelled() => false,
+            () = tokio::time::sleep(wait) => true,
+        }
+    }
+
+    async fn attempt_once(&mut self, only_in: Option<Generation>) -> Result<Answered, Without> {
         let attempt_id = AttemptId::mint();
         if let Some(journal) = self.journal {
             journal
@@ -470,7 +532,8 @@ impl Operation<'_> {
             });
         };
         let request = self.request.clone();
-        let done = attempt(line, self.kind, request, &self.times, &mut handed_over).await;
+        let times = &self.times;
+        let done = attempt(line, self.kind, request, times, only_in, &mut handed_over).await;
         if told.is_some() {
             self.generation = told;
         } else {
@@ -527,7 +590,7 @@ impl Operation<'_> {
         } = without;
         let generation = generation.or(self.generation);
         let about = about(self.line, self.id, self.kind, generation, self.attempts);
-        let status = report.status.filter(|s| !(200..300).contains(s));
+        let status = report.failed_status();
         let retry_after = report.retry_after;
         match verdict {
             Verdict::NotSent(reason) => CallError::NotSent(Box::new(NotSent { about, reason })),
@@ -583,19 +646,23 @@ async fn admit<'a>(line: &'a Line, times: &Times) -> Result<SemaphorePermit<'a>,
 }
 
 /// Reads all pages of the tool list, for a contract that has to know a tool's schema.
-async fn schemas(caller: &Caller<'_>, until: Instant) -> Option<Arc<ToolSchemas>> {
+async fn schemas(caller: &Caller<'_>, times: &Times) -> Option<Arc<ToolSchemas>> {
     /// More pages than any server needs, and few enough to end.
     const PAGES: usize = 64;
     let mut tools = Vec::new();
     let mut cursor = None;
     let mut generation = None;
     for _ in 0..PAGES {
-        let left = until.saturating_duration_since(Instant::now());
+        let budget = Budget {
+            total: Some(times.total.saturating_duration_since(Instant::now())),
+            cancel: times.cancel.clone(),
+            ..Budget::default()
+        };
         let page = Page {
             cursor: cursor.take(),
-            budget: Budget::default(),
+            budget,
         };
-        let answered = caller.page_of_tools(page.deadline(left)).await.ok()?;
+        let answered = caller.page_of_tools(page).await.ok()?;
         // Pages of two generations are two lists.
         if *generation.get_or_insert(answered.1) != answered.1 {
             return None;

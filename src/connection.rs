@@ -1,6 +1,6 @@
 //! A connection: a stable mailbox that outlives its sessions.
 //!
-//! The [`step`] function decides; the actor in here carries out. No handler waits for a peer:
+//! A pure function, `step`, decides; the actor in here carries out. No handler waits for a peer:
 //! handing over is one poll, starting a session is spawning a child, and everything that takes
 //! time happens in the session's task or in the caller's.
 
@@ -272,12 +272,6 @@ impl Line {
         }
     }
 
-    /// The revision in force, if it is one that has no ping.
-    pub(crate) fn revision_without_ping(&self) -> Option<String> {
-        let revision = self.status.borrow().revision.clone()?;
-        (revision.as_str() >= "2026-07-28").then_some(revision)
-    }
-
     /// The schemas that were read from the newest session.
     pub(crate) fn schemas_of_this_generation(&self) -> Option<Arc<ToolSchemas>> {
         let newest = self.status.borrow().generation;
@@ -303,7 +297,7 @@ impl Line {
 
     /// The actor failed by its own fault, which counts like a failed start.
     pub(crate) fn count_failure(&self) {
-        self.gate.failed(Instant::now());
+        self.gate.failed(Instant::now().into_std());
     }
 
     /// Waits until every operation that was admitted has its outcome.
@@ -501,6 +495,16 @@ impl Actor for ConnectionActor {
     }
 }
 
+impl Drop for Working {
+    /// An actor that went with its supervisor had no time for a message that closes it.
+    fn drop(&mut self) {
+        if self.line.closing.is_cancelled() {
+            self.state.phase = Phase::Closed;
+            self.publish();
+        }
+    }
+}
+
 /// A session that is to be started.
 struct StartPlan {
     at: Instant,
@@ -511,7 +515,7 @@ struct StartPlan {
 impl Working {
     fn step(&mut self, input: Input) -> Step {
         let gate = Arc::clone(&self.line.gate);
-        self.state.step(input, Instant::now(), &*gate)
+        self.state.step(input, Instant::now().into_std(), &*gate)
     }
 
     fn operate(&mut self, ticket: Arc<Ticket>) -> Option<StartPlan> {
@@ -604,13 +608,10 @@ impl Working {
 
     /// What the session that is being started says.
     fn news(&mut self, generation: Generation, report: Report) -> Option<StartPlan> {
-        let Some(current) = self
+        let current = self
             .current
             .as_mut()
-            .filter(|c| c.pulse.generation == generation)
-        else {
-            return None;
-        };
+            .filter(|c| c.pulse.generation == generation)?;
         match report {
             Report::Started(session) => {
                 current.session = Some(session);
@@ -706,14 +707,14 @@ impl Working {
     }
 
     /// Puts what a session has not sent before everything that waits, in its order.
+    ///
+    /// The last one is taken back first, because the writer goes the other way: where the two meet,
+    /// all that was sent is older than all that was not.
     fn take_back(&mut self, session_is_over: bool) {
-        let handed_over = std::mem::take(&mut self.outstanding);
-        let unsent: Vec<_> = handed_over
-            .into_iter()
-            .filter(|t| t.take_back(session_is_over))
-            .collect();
-        for ticket in unsent.into_iter().rev() {
-            self.waiting.push_front(ticket);
+        for ticket in std::mem::take(&mut self.outstanding).into_iter().rev() {
+            if ticket.take_back(session_is_over) {
+                self.waiting.push_front(ticket);
+            }
         }
     }
 
@@ -766,8 +767,13 @@ impl Working {
         let line = Arc::clone(&self.line);
         let generation = line.next_generation();
         let tell: Arc<dyn Fn(What) + Send + Sync> = {
-            let line = Arc::clone(&line);
-            Arc::new(move |what| line.tell(what))
+            // Weak, because the line holds its newest pulse, and the pulse this.
+            let line = Arc::downgrade(&line);
+            Arc::new(move |what| {
+                if let Some(line) = line.upgrade() {
+                    line.tell(what);
+                }
+            })
         };
         let pulse = Arc::new(Pulse::new(generation, Arc::clone(&tell)));
         pulse.on_room(line.room_caller());
@@ -854,7 +860,11 @@ impl Working {
         match ticket.hand_over(&session) {
             Handing::Done if self.line.ownership.is_lent() => {}
             Handing::Done => {
-                while self.outstanding.front().is_some_and(|t| t.is_decided()) {
+                while self
+                    .outstanding
+                    .front()
+                    .is_some_and(|t| t.is_out_of_reach())
+                {
                     self.outstanding.pop_front();
                 }
                 self.outstanding.push_back(ticket);
@@ -878,7 +888,9 @@ impl Working {
     fn health(&self) -> Health {
         match self.current.as_ref().and_then(|c| c.session.as_ref()) {
             Some(session) if session.is_over() => Health::Over,
-            Some(session) if session.pulse.is_suspect() => Health::Suspect,
+            Some(session) if session.pulse.is_suspect() => Health::Suspect {
+                answered: session.pulse.answers() > 0,
+            },
             _ => Health::Good,
         }
     }

@@ -275,6 +275,18 @@ pub enum Unsettled {
     /// The tool's schema on the new session is not the one the call was made against.
     #[error("the tool changed or vanished on the new session")]
     ToolChanged,
+    /// The tool's schema could not be read, so that nobody knows whether it is the same.
+    #[error("the tool's schema could not be read to compare it")]
+    SchemaUnknown,
+    /// The repeat was not sent. The attempt before it may have run.
+    #[error("the repeat that its contract allows could not be sent")]
+    RepeatNotSent,
+    /// The server refused the repeat. The attempt before it may have run.
+    #[error("the server refused the repeat that its contract allows")]
+    RepeatRejected,
+    /// The caller cancelled, or the connection was closed, before the contract was done.
+    #[error("it was stopped before its contract was done")]
+    Interrupted,
 }
 
 impl CallError {
@@ -459,8 +471,9 @@ impl Error for CallError {
             Self::Unknown(e) => match &e.cause {
                 UnknownCause::SessionEnded(loss) => Some(loss),
                 UnknownCause::SessionEndedByServer(error) => Some(error),
-                UnknownCause::Wire(fault) => Some(fault),
-                _ => e.source.as_ref().map(shared),
+                UnknownCause::Wire(fault) => Some(e.source.as_ref().map_or(fault, shared)),
+                // Where nobody else's error is behind it, it is the origin itself.
+                cause => Some(e.source.as_ref().map_or(cause, shared)),
             },
         }
     }

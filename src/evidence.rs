@@ -100,10 +100,10 @@ impl DispatchCell {
         matches!(self.state.load(Ordering::Acquire), WRITING | WRITTEN)
     }
 
-    /// Whether the request no longer sits in a queue: written, being written, or recalled.
+    /// Whether it was given up before it was written. Once true it stays true, and it is proof.
     #[must_use]
-    pub fn is_decided(&self) -> bool {
-        self.state.load(Ordering::Acquire) != QUEUED
+    pub(crate) fn was_recalled(&self) -> bool {
+        self.state.load(Ordering::Acquire) == RECALLED
     }
 
     /// Notes what the transport saw. The first report stays.
@@ -119,7 +119,7 @@ impl DispatchCell {
 }
 
 /// What the transport saw of one request beside the JSON-RPC answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct WireReport {
     /// The HTTP status, where there was one.
     pub status: Option<u16>,
@@ -131,6 +131,16 @@ pub struct WireReport {
     pub in_session: bool,
     /// What went wrong below JSON-RPC.
     pub fault: Option<WireFault>,
+    /// The JSON-RPC error that came with a status that is not one of success.
+    pub error: Option<ServerError>,
+}
+
+impl WireReport {
+    /// The HTTP status, if it is not one of success.
+    #[must_use]
+    pub fn failed_status(&self) -> Option<u16> {
+        self.status.filter(|status| !(200..300).contains(status))
+    }
 }
 
 /// What can go wrong with one request below JSON-RPC.

@@ -39,10 +39,7 @@ pub struct Connection {
 
 impl Connection {
     fn caller(&self) -> Caller<'_> {
-        Caller {
-            line: &self.line,
-            journal: self.journal.as_deref(),
-        }
+        Caller::new(&self.line, self.journal.as_deref())
     }
 
     /// The connection's name.

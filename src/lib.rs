@@ -123,6 +123,8 @@
 //! The crate is for Unix. Its optional parts are the features `stdio`, `http` and `tls`, all on by
 //! default.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 pub mod call;
 mod catalog;
 pub mod connection;

@@ -5,6 +5,7 @@
 //! not taken was not sent.
 
 mod actor;
+mod offer;
 mod start;
 
 use std::{future::Future, pin::Pin, sync::Arc, task::Poll, time::Duration};
@@ -45,6 +46,8 @@ pub(crate) enum NotTaken {
     Full,
     /// The session is over.
     Ended,
+    /// The revision of the session has no ping.
+    NoPing,
 }
 
 impl Session {
@@ -82,6 +85,9 @@ impl Session {
     ) -> Result<Pending, NotTaken> {
         if self.is_over() {
             return Err(NotTaken::Ended);
+        }
+        if matches!(request, ClientRequest::PingRequest(_)) && !self.revision.has_initialize() {
+            return Err(NotTaken::NoPing);
         }
         if self.ownership.is_lent() {
             // There is no witness below: from here on it counts as perhaps sent.

@@ -355,6 +355,8 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         self.closing.cancel();
+        // Before their actors go: it is their end, not a failure of theirs.
+        self.registry.close_admission();
         self.actor.stop(None);
     }
 }
@@ -431,7 +433,7 @@ impl CircuitGate {
 }
 
 impl Gate for CircuitGate {
-    fn may_start(&self, now: Instant) -> Admission {
+    fn may_start(&self, now: std::time::Instant) -> Admission {
         let (permission, change) = self.circuit().may_start(now, rand::random());
         self.told(change);
         match permission {
@@ -440,12 +442,12 @@ impl Gate for CircuitGate {
         }
     }
 
-    fn failed(&self, now: Instant) {
+    fn failed(&self, now: std::time::Instant) {
         let change = self.circuit().failed(now);
         self.told(change);
     }
 
-    fn proved(&self, _: Instant) {
+    fn proved(&self, _: std::time::Instant) {
         let change = self.circuit().proved();
         self.told(change);
     }

@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use rmcp::model::ErrorData;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -29,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     event::{Dropped, What},
-    evidence::Loss,
+    evidence::{Loss, ServerError},
     operation::Generation,
 };
 
@@ -207,6 +208,15 @@ impl Pulse {
     }
 }
 
+/// An error of the server's in the crate's own type.
+pub(crate) fn server_error(error: ErrorData) -> ServerError {
+    ServerError {
+        code: i64::from(error.code.0),
+        message: error.message.into_owned(),
+        data: error.data,
+    }
+}
+
 /// What a transport's own task or process knows about its end: exit status and stderr.
 #[derive(Clone)]
 pub(crate) struct ExitWatch {
@@ -232,6 +242,10 @@ pub(crate) struct Tail {
     bytes: Mutex<VecDeque<u8>>,
 }
 
+#[cfg_attr(
+    not(feature = "stdio"),
+    expect(dead_code, reason = "only a process has a stderr")
+)]
 impl Tail {
     pub(crate) fn new(limit: usize) -> Self {
         Self {

@@ -15,7 +15,7 @@ use crate::{
     evidence::{CameBack, Loss, Outcome, ServerError, SessionAfter, WireFault, WireReport, judge},
     operation::{Generation, OperationKind},
     session::Pending,
-    transport::Pulse,
+    transport::{Pulse, server_error},
 };
 
 /// When an attempt must be over.
@@ -42,6 +42,8 @@ pub(super) struct Without {
     pub(super) source: Option<Source>,
     /// The caller cancelled: no policy goes on from here.
     pub(super) cancelled: bool,
+    /// Nothing was sent, because the one session that it may go to is not the one in force.
+    pub(super) misplaced: bool,
     /// When the session of the attempt ended can be read here.
     pub(super) pulse: Option<Arc<Pulse>>,
 }
@@ -80,7 +82,16 @@ impl Without {
             report: WireReport::default(),
             source: None,
             cancelled: false,
+            misplaced: false,
             pulse: None,
+        }
+    }
+
+    fn misplaced() -> Self {
+        Self {
+            misplaced: true,
+            // Never told: there is an attempt before this one, and that one is what is known.
+            ..NotSentReason::Cancelled.into()
         }
     }
 }
@@ -92,15 +103,16 @@ enum Stop {
     Cancelled,
 }
 
-/// Sends the request once, at most, and waits.
+/// Sends the request once, at most, and waits; on this one session, if it is given.
 pub(super) async fn attempt(
     line: &Line,
     kind: OperationKind,
     request: ClientRequest,
     times: &Times,
+    only_in: Option<Generation>,
     handed_over: &mut (dyn FnMut(Generation) + Send),
 ) -> Result<Answered, Without> {
-    let ticket = Arc::new(Ticket::new(request, times.idle));
+    let ticket = Arc::new(Ticket::new(request, times.idle).only_in(only_in));
     let Some(alive) = line.submit(Arc::clone(&ticket)) else {
         return Err(no_mailbox(line).into());
     };
@@ -119,6 +131,7 @@ pub(super) async fn attempt(
         let pending = match progress {
             Progress::Handed(pending) => pending,
             Progress::Refused(reason) => return Err(refused(line, reason).into()),
+            Progress::Misplaced => return Err(Without::misplaced()),
             Progress::Lost => return Err(lost(last)),
         };
         handed_over(pending.pulse.generation);
@@ -135,6 +148,10 @@ struct Handed {
     pulse: Arc<Pulse>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box would cost an allocation for each answer"
+)]
 enum Waited {
     Answered(Answered),
     Without(Box<Without>),
@@ -171,7 +188,8 @@ async fn wait(
     came_back(line, kind, ticket, pending, answer)
 }
 
-async fn cancelled(times: &Times) {
+/// Waits until the caller cancels.
+pub(super) async fn cancelled(times: &Times) {
     match &times.cancel {
         Some(token) => token.cancelled().await,
         None => pending().await,
@@ -191,9 +209,10 @@ fn after_the_end(line: &Line, pending: Pending) -> Waited {
     let reported = pending.cell().reported().cloned();
     if let Some(report) = reported.filter(|r| r.fault.is_some() || r.status.is_some()) {
         // This very exchange ended the session, and says more than its end does.
-        let came_back = match (&report.fault, report.status) {
-            (Some(fault), _) => CameBack::Fault(fault.clone()),
-            (None, Some(status)) if !(200..300).contains(&status) => CameBack::Status(status),
+        let came_back = match (&report.fault, &report.error, report.failed_status()) {
+            (Some(fault), _, _) => CameBack::Fault(fault.clone()),
+            (None, Some(error), _) => CameBack::Error(error.clone()),
+            (None, None, Some(status)) => CameBack::Status(status),
             _ => CameBack::SessionEnded,
         };
         return concluded(line, pending, &came_back, Some(&report), None);
@@ -250,16 +269,23 @@ fn came_back(
     pending: Pending,
     answer: Result<ServerResult, ServiceError>,
 ) -> Waited {
+    if pending.cell().was_recalled() {
+        // The writer made the answer up to release rmcp: the connection took the request back, and
+        // hands it over again.
+        return Waited::Moved(Handed {
+            pulse: Arc::clone(&pending.pulse),
+        });
+    }
     let report = pending.cell().reported().cloned();
     let fault = report.as_ref().and_then(|r| r.fault.clone());
     if let Some(fault) = fault {
-        let source = answer.err().map(|e| Arc::new(e) as Source);
+        // What rmcp made of it says less.
         return concluded(
             line,
             pending,
             &CameBack::Fault(fault),
             report.as_ref(),
-            source,
+            None,
         );
     }
     match answer {
@@ -279,16 +305,11 @@ fn came_back(
             concluded(line, pending, &CameBack::MadeUp, report.as_ref(), None)
         }
         Err(ServiceError::McpError(error)) => {
-            let error = ServerError {
-                code: i64::from(error.code.0),
-                message: error.message.into_owned(),
-                data: error.data,
-            };
             pending.pulse.answered();
             concluded(
                 line,
                 pending,
-                &CameBack::Error(error),
+                &CameBack::Error(server_error(error)),
                 report.as_ref(),
                 None,
             )
@@ -307,11 +328,7 @@ fn without_an_answer(
     error: ServiceError,
     report: Option<WireReport>,
 ) -> Waited {
-    let status = report
-        .as_ref()
-        .and_then(|r| r.status)
-        .filter(|s| !(200..300).contains(s));
-    if let Some(status) = status {
+    if let Some(status) = report.as_ref().and_then(WireReport::failed_status) {
         let source = Some(Arc::new(error) as Source);
         return concluded(
             line,
@@ -357,12 +374,18 @@ fn without_an_answer(
     concluded(line, pending, &came_back, report.as_ref(), source)
 }
 
-/// What rmcp's own HTTP client, below a lent connection, keeps of a status.
+/// How rmcp says that a live session was answered 404. Its type names the HTTP client below, which
+/// may be any of the caller's, so there is only the text to know it by.
+#[cfg(feature = "http")]
+const SESSION_EXPIRED: &str = "Session expired (HTTP 404)";
+
+/// What rmcp's own HTTP client, below a lent connection or a factory's, keeps of a status.
 #[cfg(feature = "http")]
 fn foreign_status(error: &ServiceError) -> Option<(u16, WireReport)> {
     use rmcp::transport::streamable_http_client::{
-        AuthRequiredError, HttpStatusError, InsufficientScopeError,
+        AuthRequiredError, HttpStatusError, InsufficientScopeError, StreamableHttpError,
     };
+    type OverReqwest = StreamableHttpError<reqwest::Error>;
     let mut cause: Option<&(dyn std::error::Error + 'static)> = match error {
         ServiceError::TransportSend(error) => Some(&*error.error),
         _ => None,
@@ -372,15 +395,25 @@ fn foreign_status(error: &ServiceError) -> Option<(u16, WireReport)> {
             in_session: true,
             ..WireReport::default()
         };
-        if let Some(status) = error.downcast_ref::<HttpStatusError>() {
+        // This one is transparent: it passes its own source off as the whole error's.
+        let over_reqwest = error.downcast_ref::<OverReqwest>();
+        let status = match over_reqwest {
+            Some(StreamableHttpError::HttpStatus(status)) => Some(status),
+            _ => error.downcast_ref::<HttpStatusError>(),
+        };
+        if let Some(status) = status {
             report.status = Some(status.status);
             report.retry_after.clone_from(&status.retry_after);
+        } else if matches!(over_reqwest, Some(StreamableHttpError::SessionExpired)) {
+            report.status = Some(404);
         } else if let Some(auth) = error.downcast_ref::<AuthRequiredError>() {
             report.status = Some(401);
             report.challenge = Some(auth.www_authenticate_header.clone());
         } else if let Some(scope) = error.downcast_ref::<InsufficientScopeError>() {
             report.status = Some(403);
             report.challenge = Some(scope.www_authenticate_header.clone());
+        } else if error.to_string() == SESSION_EXPIRED {
+            report.status = Some(404);
         }
         if let Some(status) = report.status {
             return Some((status, report));
@@ -439,6 +472,7 @@ fn concluded(
         report: report.cloned().unwrap_or_default(),
         source,
         cancelled: false,
+        misplaced: false,
         pulse: Some(pulse),
     };
     pending.settle();

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::{CallError, NotSentReason, Unsettled},
-    operation::ToolCall,
+    operation::{Generation, ToolCall},
     policy::ToolContract,
 };
 
@@ -33,6 +33,7 @@ impl Operation<'_> {
         Caller {
             line: self.line,
             journal: None,
+            admitted: true,
         }
     }
 
@@ -48,24 +49,27 @@ impl Operation<'_> {
         let known = self.line.schemas_of_this_generation();
         let schemas = match known {
             Some(known) => known,
-            None => Box::pin(schemas(&self.caller(), self.times.total)).await?,
+            None => Box::pin(schemas(&self.caller(), &self.times)).await?,
         };
         schemas.schema(tool)
     }
 
-    /// Whether the tool on the next session is the one that the call was made against.
+    /// Whether the tool on the next session is the one that the call was made against, and which
+    /// session that is.
     pub(super) async fn schema_holds(
         &self,
         contract: &ToolContract,
         before: Option<&Schema>,
-    ) -> Result<(), Unsettled> {
+    ) -> Result<Option<Generation>, Unsettled> {
         let Some(tool) = self.tool.as_deref().filter(|_| repeats(contract)) else {
-            return Ok(());
+            return Ok(None);
         };
-        let now = Box::pin(schemas(&self.caller(), self.times.total)).await;
-        let now = now.and_then(|schemas| schemas.schema(tool));
-        match (before, now) {
-            (Some(before), Some(now)) if **before == *now => Ok(()),
+        let schemas = Box::pin(schemas(&self.caller(), &self.times)).await;
+        let (Some(before), Some(schemas)) = (before, schemas) else {
+            return Err(Unsettled::SchemaUnknown);
+        };
+        match schemas.schema(tool) {
+            Some(now) if **before == *now => Ok(Some(schemas.generation)),
             _ => Err(Unsettled::ToolChanged),
         }
     }
@@ -96,7 +100,8 @@ impl Operation<'_> {
             }
             let mut arguments = Map::new();
             arguments.insert(argument.clone(), Value::String(key.as_str().to_owned()));
-            let call = ToolCall::new(tool.clone(), Value::Object(arguments)).deadline(left);
+            let mut call = ToolCall::new(tool.clone(), Value::Object(arguments)).deadline(left);
+            call.budget.cancel.clone_from(&self.times.cancel);
             let asked_at = Instant::now();
             let caller = self.caller();
             let Ok(answer) = Box::pin(caller.call_tool(call)).await else {
@@ -130,7 +135,11 @@ impl Operation<'_> {
                     ));
                 }
                 Some(at) if at < self.times.total => {
-                    tokio::time::sleep_until(at.max(asked_at + LOOK_AGAIN)).await;
+                    let next = at.max(asked_at + LOOK_AGAIN);
+                    let wait = next.saturating_duration_since(Instant::now());
+                    if !self.pause(wait).await {
+                        return Err(self.error(without, Some(Unsettled::Interrupted)));
+                    }
                 }
                 _ => return Err(self.error(without, Some(Unsettled::Absent))),
             }

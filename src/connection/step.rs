@@ -8,9 +8,7 @@
 //!
 //! A lent connection is `Live` from the first and never starts anything.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Whether a session may be started, and when. Held by whoever counts failures.
 pub(crate) trait Gate: Send + Sync {
@@ -48,7 +46,10 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     Good,
-    Suspect,
+    /// It may be dead. `answered`: it had answered something before.
+    Suspect {
+        answered: bool,
+    },
     Over,
 }
 
@@ -188,20 +189,19 @@ impl State {
             (
                 Phase::Live,
                 Input::Operation {
-                    health: Health::Suspect,
+                    health: Health::Suspect { answered },
                     ..
                 },
-            ) => self.start(now, gate, Some(Retire::Suspect)),
+            ) => {
+                account(answered, now, gate);
+                self.start(now, gate, Some(Retire::Suspect))
+            }
             (Phase::Idle | Phase::Live, Input::Operation { .. }) => self.start(now, gate, None),
             (Phase::Live, Input::Reconnect) => self.start(now, gate, Some(Retire::Requested)),
             (Phase::Idle, Input::Reconnect) => self.start(now, gate, None),
             (Phase::Live, Input::Ended { answered, waiting }) if !self.lent => {
                 self.phase = Phase::Idle;
-                if answered {
-                    gate.proved(now);
-                } else {
-                    gate.failed(now);
-                }
+                account(answered, now, gate);
                 // What waits was provably not sent, so it may have the next session.
                 if waiting {
                     self.start(now, gate, None)
@@ -227,6 +227,15 @@ impl State {
             }
             Admission::Open { retry_in } => Step::Refuse(Refusal::CircuitOpen { retry_in }),
         }
+    }
+}
+
+/// A session is over, or given up: what it is to the restart intensity.
+fn account(answered: bool, now: Instant, gate: &dyn Gate) {
+    if answered {
+        gate.proved(now);
+    } else {
+        gate.failed(now);
     }
 }
 
@@ -364,7 +373,7 @@ mod tests {
         let mut state = State::owned();
         state.step(GOOD, now, &gate);
         state.step(Input::Started, now, &gate);
-        let step = state.step(operation(Health::Suspect), now, &gate);
+        let step = state.step(operation(Health::Suspect { answered: true }), now, &gate);
         assert!(matches!(
             step,
             Step::Start {
@@ -372,6 +381,18 @@ mod tests {
                 ..
             }
         ));
+    }
+
+    #[test]
+    fn a_session_that_is_given_up_before_it_answered_counts_against_the_intensity() {
+        let (gate, now) = (TestGate::new(), Instant::now());
+        for (answered, counts) in [(false, (1, 0)), (true, (1, 1))] {
+            let mut state = State::owned();
+            state.step(GOOD, now, &gate);
+            state.step(Input::Started, now, &gate);
+            state.step(operation(Health::Suspect { answered }), now, &gate);
+            assert_eq!(gate.counts(), counts);
+        }
     }
 
     #[test]
@@ -392,7 +413,7 @@ mod tests {
         let (gate, now) = (TestGate::new(), Instant::now());
         let inputs = [
             GOOD,
-            operation(Health::Suspect),
+            operation(Health::Suspect { answered: true }),
             operation(Health::Over),
             Input::Ended {
                 answered: false,
@@ -415,7 +436,7 @@ mod tests {
         assert_eq!(gate.counts(), (0, 0));
         let mut state = State::lent();
         assert_eq!(
-            state.step(operation(Health::Suspect), now, &gate),
+            state.step(operation(Health::Suspect { answered: true }), now, &gate),
             Step::HandOver
         );
         let over = state.step(operation(Health::Over), now, &gate);

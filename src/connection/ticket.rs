@@ -15,12 +15,14 @@ use tokio::sync::Notify;
 use crate::{
     error::NotSentReason,
     evidence::DispatchCell,
+    operation::{Generation, OperationKind},
     session::{NotTaken, Pending, Session},
 };
 
 pub(crate) struct Ticket {
     request: ClientRequest,
     idle: Option<Duration>,
+    only_in: Option<Generation>,
     slot: Mutex<Slot>,
     wake: Notify,
 }
@@ -39,6 +41,8 @@ enum Phase {
     Taken,
     /// Not sent, with the reason.
     Refused(NotSentReason),
+    /// Not sent, because the one session that it may go to is not the one in force.
+    Misplaced,
     /// Its session ended after writing had begun.
     Lost,
     /// The caller gave it up before it was handed over.
@@ -49,6 +53,7 @@ enum Phase {
 pub(crate) enum Progress {
     Handed(Pending),
     Refused(NotSentReason),
+    Misplaced,
     Lost,
 }
 
@@ -71,9 +76,16 @@ impl Ticket {
         Self {
             request,
             idle,
+            only_in: None,
             slot: Mutex::new(slot),
             wake: Notify::new(),
         }
+    }
+
+    /// It may be handed over to this session alone, if to one.
+    pub(crate) fn only_in(mut self, generation: Option<Generation>) -> Self {
+        self.only_in = generation;
+        self
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -87,6 +99,15 @@ impl Ticket {
         if !matches!(slot.phase, Phase::Waiting) {
             return Handing::Dropped;
         }
+        if self
+            .only_in
+            .is_some_and(|only| only != session.pulse.generation)
+        {
+            slot.phase = Phase::Misplaced;
+            drop(slot);
+            self.wake.notify_one();
+            return Handing::Dropped;
+        }
         // The request is kept, because it may be taken back and handed over again.
         let handing = match session.hand_over(self.request.clone(), &slot.cell, self.idle) {
             Ok(pending) => {
@@ -95,6 +116,13 @@ impl Ticket {
             }
             Err(NotTaken::Ended) => return Handing::SessionOver,
             Err(NotTaken::Recalled) => return Handing::Dropped,
+            Err(NotTaken::NoPing) => {
+                slot.phase = Phase::Refused(NotSentReason::NotInRevision {
+                    method: OperationKind::Ping.method(),
+                    revision: session.revision.as_str().to_owned(),
+                });
+                Handing::Dropped
+            }
             Err(NotTaken::Full) => {
                 slot.phase = Phase::Refused(NotSentReason::Overloaded {
                     in_flight: 0,
@@ -117,9 +145,16 @@ impl Ticket {
         }
     }
 
-    /// Whether it was handed over and its request has left the queues below.
-    pub(crate) fn is_decided(&self) -> bool {
-        self.slot().cell.is_decided()
+    /// Whether it can never be taken back: writing began, or nobody waits for it.
+    ///
+    /// One that was recalled because its session ended is not: its caller waits for the next.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        let slot = self.slot();
+        match slot.phase {
+            Phase::Handed(_) | Phase::Taken => slot.cell.was_begun(),
+            Phase::Waiting => false,
+            Phase::Refused(_) | Phase::Misplaced | Phase::Lost | Phase::GivenUp => true,
+        }
     }
 
     /// Takes it back from a session that takes nothing any more. `true`: it was not sent, and
@@ -159,6 +194,7 @@ impl Ticket {
         match std::mem::replace(&mut slot.phase, Phase::Taken) {
             Phase::Handed(pending) => Some(Progress::Handed(pending)),
             Phase::Refused(reason) => Some(Progress::Refused(reason)),
+            Phase::Misplaced => Some(Progress::Misplaced),
             Phase::Lost => Some(Progress::Lost),
             other @ (Phase::Waiting | Phase::Taken | Phase::GivenUp) => {
                 slot.phase = other;
@@ -182,7 +218,7 @@ impl Ticket {
     pub(crate) fn give_up(&self) -> bool {
         let mut slot = self.slot();
         match slot.phase {
-            Phase::Waiting | Phase::Refused(_) | Phase::GivenUp => {
+            Phase::Waiting | Phase::Refused(_) | Phase::Misplaced | Phase::GivenUp => {
                 slot.phase = Phase::GivenUp;
                 true
             }

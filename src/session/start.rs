@@ -4,31 +4,42 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::{ClientCapabilities, ClientConfig, ErrorData, Implementation, ProtocolVersion},
+    model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion},
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Session;
-#[cfg(feature = "http")]
-use crate::transport::http::{Endpoint, Handshake};
+use super::{
+    Session,
+    offer::{Offering, version},
+};
 use crate::{
     error::{Source, StartFailure},
-    evidence::{ServerError, WireFault},
     operation::Ownership,
     spec::{
-        BoxError, BoxFuture, ConnectionSpec, Era, Limits, OpenStream, OpenTransport, Settings,
-        SpecError, TransportSpec, WireOrder,
+        BoxError, ConnectionSpec, Era, OpenStream, OpenTransport, Settings, SpecError,
+        TransportSpec, WireOrder,
     },
     transport::{
         ExitWatch, Pulse,
         ordered::{OrderedOptions, OrderedTransport},
+        server_error,
         witness::WitnessTransport,
     },
 };
+#[cfg(feature = "http")]
+use crate::{
+    evidence::WireFault,
+    transport::http::{Endpoint, Handshake},
+};
 #[cfg(feature = "stdio")]
 use crate::{spec::StdioSpec, transport::stdio::ServerProcess};
+
+/// How long a failed start waits for the process to exit: the reason is often on its stderr, a
+/// moment after the end of its stdout.
+#[cfg(feature = "stdio")]
+const REASON_ON_STDERR: Duration = Duration::from_millis(200);
 
 /// A spec, checked and ready to open transports.
 pub(crate) enum Connector {
@@ -108,58 +119,68 @@ pub(super) async fn start(
             let options = OrderedOptions {
                 exit: Some(exit.clone()),
                 stop_writing: process.close_stdin.clone(),
-                ..ordered_options(limits, running)
+                ..ordered_options(settings, running)
             };
             running.process = Some(process);
             let transport =
                 OrderedTransport::new(pipes.stdout, pipes.stdin, Arc::clone(pulse), options);
             let started = negotiate(transport, settings, pulse, running).await;
             if started.is_err() {
-                // The reason is often on stderr, a moment after the end of stdout.
-                let _ = tokio::time::timeout(Duration::from_millis(200), exit.exited()).await;
+                // Without the status the failure is told all the same.
+                let _ = tokio::time::timeout(REASON_ON_STDERR, exit.exited()).await;
             }
             started.map_err(|error| NotStarted {
                 exit: Some(exit),
-                ..explain(error, settings)
+                ..explain(error)
             })
         }
         #[cfg(feature = "http")]
         Connector::Http(endpoint) => {
-            let (transport, handshake) = endpoint.open(Arc::clone(pulse), limits);
+            let (transport, handshake) =
+                endpoint.open(Arc::clone(pulse), limits, discover_limit(settings));
             negotiate(transport, settings, pulse, running)
                 .await
-                .map_err(|error| explain_http(error, &handshake, settings))
+                .map_err(|error| explain_http(error, &handshake))
         }
         Connector::Custom(open, order) => {
-            let opened = guarded(open.open()).await?;
+            let open = Arc::clone(open);
+            let opened = guarded(async move { open.open().await }).await?;
             let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
             negotiate(transport, settings, pulse, running)
                 .await
-                .map_err(|e| explain(e, settings))
+                .map_err(explain)
         }
         Connector::Stream(open) => {
-            let (read, write) = guarded(open.open()).await?;
-            let options = ordered_options(limits, running);
+            let open = Arc::clone(open);
+            let (read, write) = guarded(async move { open.open().await }).await?;
+            let options = ordered_options(settings, running);
             let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
             negotiate(transport, settings, pulse, running)
                 .await
-                .map_err(|e| explain(e, settings))
+                .map_err(explain)
         }
     }
 }
 
-fn ordered_options(limits: &Limits, running: &Running) -> OrderedOptions {
+/// How long the handshake's `server/discover` may take before the server is taken for an older one;
+/// with a pinned era there is no older one to be taken for.
+fn discover_limit(settings: &Settings) -> Option<Duration> {
+    (settings.era == Era::Automatic).then_some(settings.limits.discover)
+}
+
+fn ordered_options(settings: &Settings, running: &Running) -> OrderedOptions {
     OrderedOptions {
-        max_frame_bytes: limits.max_answer_bytes,
-        discover_limit: limits.discover,
+        max_frame_bytes: settings.limits.max_answer_bytes,
+        discover_limit: discover_limit(settings),
         exit: None,
         stop_writing: running.stop_writing.clone(),
     }
 }
 
-/// Runs the user's factory in a task of its own, so that a panic in it is an error here.
+/// Runs the user's factory in a task of its own, so that a panic in it is an error here. The call
+/// of the factory is part of `opening`: it may panic before it has made its future.
 async fn guarded<T: Send + 'static>(
-    opening: BoxFuture<'static, Result<T, BoxError>>,
+    opening: impl Future<Output = Result<T, BoxError>> + Send + 'static,
 ) -> Result<T, NotStarted> {
     match tokio::spawn(opening).await {
         Ok(Ok(opened)) => Ok(opened),
@@ -197,6 +218,7 @@ where
             ClientLifecycleMode::Initialize
         }
     };
+    let (transport, offer) = Offering::new(transport);
     let service = config.serve_with_lifecycle(transport, lifecycle).await?;
     let negotiated = service
         .peer_info()
@@ -204,9 +226,10 @@ where
     let peer = service.peer().clone();
     running.service = Some(service);
     let revision = negotiated.unwrap_or_default();
-    if !allowed(&settings.era).contains(&revision) {
+    let allowed = offer.allowed(&settings.era);
+    if !allowed.contains(&revision) {
         return Err(ClientInitializeError::NoCompatibleProtocolVersion {
-            client_supported: allowed(&settings.era),
+            client_supported: allowed,
             server_supported: vec![revision],
         });
     }
@@ -218,48 +241,25 @@ where
     ))
 }
 
-fn version(text: &str) -> ProtocolVersion {
-    ProtocolVersion::KNOWN_VERSIONS
-        .iter()
-        .find(|known| known.as_str() == text)
-        .cloned()
-        .unwrap_or_default()
-}
-
-fn allowed(era: &Era) -> Vec<ProtocolVersion> {
-    match era {
-        Era::Automatic => ProtocolVersion::KNOWN_VERSIONS.to_vec(),
-        Era::Discover => vec![ProtocolVersion::V_2026_07_28],
-        Era::Initialize(revision) => vec![version(revision.as_str())],
-    }
-}
-
-pub(super) fn server_error(error: ErrorData) -> ServerError {
-    ServerError {
-        code: i64::from(error.code.0),
-        message: error.message.into_owned(),
-        data: error.data,
-    }
-}
-
-fn explain(error: ClientInitializeError, settings: &Settings) -> NotStarted {
+fn explain(error: ClientInitializeError) -> NotStarted {
     use ClientInitializeError as E;
     let failure = match &error {
         E::ConnectionClosed(_) => StartFailure::EndedDuringHandshake,
         E::TransportError { .. } => StartFailure::EndedDuringHandshake,
         E::JsonRpcError(error) => StartFailure::Refused(server_error(error.clone())),
         E::NoCompatibleProtocolVersion {
-            server_supported, ..
+            client_supported,
+            server_supported,
         } => StartFailure::Revision {
             offered: list(server_supported),
-            allowed: list(&allowed(&settings.era)),
+            allowed: list(client_supported),
         },
         E::Cancelled => StartFailure::Stopped,
         E::LegacyFallbackFailed { .. } => {
             let E::LegacyFallbackFailed { fallback, .. } = error else {
                 return StartFailure::NotUnderstood.into();
             };
-            return explain(*fallback, settings);
+            return explain(*fallback);
         }
         _ => StartFailure::NotUnderstood,
     };
@@ -284,26 +284,28 @@ fn list(versions: &[ProtocolVersion]) -> String {
 }
 
 #[cfg(feature = "http")]
-fn explain_http(
-    error: ClientInitializeError,
-    handshake: &Handshake,
-    settings: &Settings,
-) -> NotStarted {
-    let mut not_started = explain(error, settings);
-    if not_started.failure == StartFailure::EndedDuringHandshake
-        && let Some(report) = handshake.last()
-    {
-        let success = report.status.is_some_and(|s| (200..300).contains(&s));
-        not_started.failure = match (report.fault, report.status) {
-            (Some(WireFault::ConnectFailed(why)), _) => StartFailure::Unreachable(why),
-            (Some(WireFault::ExchangeBroke(why)), _) => StartFailure::Unreachable(why),
+fn explain_http(error: ClientInitializeError, handshake: &Handshake) -> NotStarted {
+    let mut not_started = explain(error);
+    let Some(report) = handshake.last() else {
+        return not_started;
+    };
+    // A refusal of the credentials or of the rate is one, whatever stands in its body: what to do
+    // next is in its headers.
+    let by_status = matches!(not_started.failure, StartFailure::Refused(_))
+        && matches!(report.status, Some(401 | 403 | 429));
+    if by_status || not_started.failure == StartFailure::EndedDuringHandshake {
+        let failed = report.failed_status();
+        not_started.failure = match (report.fault, failed) {
+            (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {
+                StartFailure::Unreachable(why)
+            }
             (Some(_), _) => StartFailure::NotUnderstood,
-            (None, Some(status)) if !success => StartFailure::Status {
+            (None, Some(status)) => StartFailure::Status {
                 status,
                 challenge: report.challenge,
                 retry_after: report.retry_after,
             },
-            _ => StartFailure::EndedDuringHandshake,
+            (None, None) => StartFailure::EndedDuringHandshake,
         };
     }
     not_started

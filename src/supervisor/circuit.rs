@@ -9,9 +9,10 @@
 //!
 //! A circuit is closed when traffic flows.
 
-use std::{collections::VecDeque, time::Duration};
-
-use tokio::time::Instant;
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use crate::spec::Recovery;
 
@@ -103,6 +104,10 @@ impl Circuit {
 
     /// A start failed, or a session ended before it had answered anything.
     pub(super) fn failed(&mut self, now: Instant) -> Option<Change> {
+        if matches!(self.state, State::Open { .. }) {
+            // Nothing was tried: this is the failure that is known already.
+            return None;
+        }
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.failures.push_back(now);
         let period = self.recovery.period;
@@ -116,8 +121,7 @@ impl Circuit {
         let count = u32::try_from(self.failures.len()).unwrap_or(u32::MAX);
         let opens = match self.state {
             State::Closed => count > self.recovery.max_restarts,
-            State::HalfOpen => true,
-            State::Open { .. } => false,
+            State::HalfOpen | State::Open { .. } => true,
         };
         if !opens {
             return None;
@@ -166,6 +170,19 @@ mod tests {
             retry_in: Duration::from_secs(6),
         };
         assert_eq!(c.may_start(later, 1.0), (refused, None));
+    }
+
+    #[test]
+    fn failures_that_are_told_to_an_open_circuit_change_nothing() {
+        let (mut c, now) = circuit();
+        for _ in 0..3 {
+            c.failed(now);
+        }
+        let later = now + Duration::from_secs(4);
+        let refused = c.may_start(later, 1.0);
+        assert_eq!(c.failed(later), None);
+        assert_eq!(c.may_start(later, 1.0), refused);
+        assert!(c.failures.is_empty());
     }
 
     #[test]

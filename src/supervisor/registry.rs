@@ -39,6 +39,13 @@ impl Registry {
             .remove_if(&line.name, |_, there| Arc::ptr_eq(there, line));
     }
 
+    /// Lets no new operation in, anywhere.
+    pub(super) fn close_admission(&self) {
+        for line in &self.lines {
+            line.closing.cancel();
+        }
+    }
+
     pub(super) fn names(&self) -> Vec<ConnectionName> {
         let mut names: Vec<_> = self.lines.iter().map(|line| line.name.clone()).collect();
         names.sort();

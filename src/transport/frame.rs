@@ -83,7 +83,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 }
 
 /// The id of the message in `bytes`, although the message as a whole cannot be read.
-pub(super) fn id_in(bytes: &[u8]) -> Option<i64> {
+pub(crate) fn id_in(bytes: &[u8]) -> Option<i64> {
     let mut scanner = IdScanner::default();
     scanner.feed(bytes);
     scanner.found()

@@ -34,7 +34,7 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use super::{Pulse, witness::cell_of};
+use super::{Pulse, server_error, witness::cell_of};
 use crate::{
     evidence::{DispatchCell, Loss, WireFault, WireReport},
     spec::{HttpSpec, Limits, SpecError},
@@ -44,16 +44,23 @@ const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
-/// Headers that the protocol sets and a spec may not.
-const RESERVED: [HeaderName; 4] = [
+/// Headers that the protocol or the message's framing sets, and a spec may not.
+const RESERVED: [HeaderName; 6] = [
     SESSION_ID,
     LAST_EVENT_ID,
     header::ACCEPT,
     header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
 ];
 
-/// The most that is read of an error body that is not JSON. It is only drained, never shown.
+/// The most that is read of a body in which nothing matters, and how long it may take. It is read
+/// so that the connection can be used again, and never shown.
 const DRAINED_BODY: usize = 64 * 1024;
+const DRAIN_LIMIT: Duration = Duration::from_millis(250);
+
+/// How long the body of an error may take to come.
+const ERROR_BODY: Duration = Duration::from_secs(5);
 
 /// How long the server may take to confirm the end of a session.
 const DELETE_LIMIT: Duration = Duration::from_secs(2);
@@ -77,7 +84,9 @@ impl Endpoint {
             what: "url",
             why: e.to_string(),
         })?;
-        if url.host_str().is_none_or(str::is_empty) {
+        // The parser takes the first part of the path for a host that is missing.
+        let after_scheme = spec.url.split_once("://").map(|(_, rest)| rest);
+        if after_scheme.is_none_or(|rest| rest.starts_with(['/', '\\', '?', '#'])) {
             return Err(SpecError::Http {
                 what: "url",
                 why: "it names no host".into(),
@@ -123,6 +132,7 @@ impl Endpoint {
         &self,
         pulse: Arc<Pulse>,
         limits: &Limits,
+        discover_limit: Option<Duration>,
     ) -> (HttpTransport, Arc<Handshake>) {
         let handshake = Arc::new(Handshake::default());
         let client = HttpClient {
@@ -131,7 +141,7 @@ impl Endpoint {
             handshake: Arc::clone(&handshake),
             max_answer_bytes: limits.max_answer_bytes,
             max_resumes: limits.max_resumes,
-            discover_limit: limits.discover,
+            discover_limit,
         };
         let mut config = StreamableHttpClientTransportConfig::with_uri(Arc::clone(&self.url))
             .max_concurrent_requests(limits.max_in_flight)
@@ -225,6 +235,8 @@ impl Handshake {
 pub(crate) enum HttpError {
     #[error("the request was recalled before it was written")]
     Recalled,
+    #[error("the session was over before the request was written")]
+    SessionOver,
     #[error("HTTP status {0}")]
     Status(u16),
     #[error("{0}")]
@@ -238,7 +250,9 @@ pub(crate) struct HttpClient {
     handshake: Arc<Handshake>,
     max_answer_bytes: usize,
     max_resumes: u32,
-    discover_limit: Duration,
+    /// How long the handshake's `server/discover` may take before rmcp is told to fall back; `None`
+    /// where there is nothing to fall back to.
+    discover_limit: Option<Duration>,
 }
 
 /// The text of an error and its causes, without the URL, which may hold credentials.
@@ -280,27 +294,43 @@ fn text_header(headers: &HeaderMap, name: HeaderName) -> Option<String> {
         .map(str::to_owned)
 }
 
+/// All challenges as one list: a server may send a header for each scheme.
+fn challenges(headers: &HeaderMap) -> Option<String> {
+    let all = headers.get_all(header::WWW_AUTHENTICATE);
+    let all: Vec<_> = all.iter().filter_map(|v| v.to_str().ok()).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// A message as it stands in a body. Some servers put a byte order mark before it.
+fn message_in(body: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
+    serde_json::from_slice(body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body))
+}
+
 /// One POST: where its report goes, and what kind of message it carries.
 struct Exchange {
     cell: Option<Arc<DispatchCell>>,
     request: Option<RequestId>,
-    is_discover: bool,
+    /// The handshake's `server/discover`, which a server may be too old for.
+    may_fall_back: bool,
     can_resume: bool,
     in_session: bool,
 }
 
 impl Exchange {
-    fn of(message: &ClientJsonRpcMessage, in_session: bool) -> Self {
+    fn of(message: &ClientJsonRpcMessage, in_session: bool, falls_back: bool) -> Self {
         let mut exchange = Self {
             cell: cell_of(message),
             request: None,
-            is_discover: false,
+            may_fall_back: false,
             can_resume: true,
             in_session,
         };
         if let JsonRpcMessage::Request(r) = message {
             exchange.request = Some(r.id.clone());
-            exchange.is_discover = matches!(r.request, ClientRequest::DiscoverRequest(_));
+            // A later `server/discover` is a probe, and has a cell.
+            exchange.may_fall_back = falls_back
+                && exchange.cell.is_none()
+                && matches!(r.request, ClientRequest::DiscoverRequest(_));
             exchange.can_resume = r
                 .request
                 .get_meta()
@@ -347,7 +377,8 @@ impl HttpClient {
         auth: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        let exchange = Exchange::of(&message, session_id.is_some());
+        let falls_back = self.discover_limit.is_some();
+        let exchange = Exchange::of(&message, session_id.is_some(), falls_back);
         let mut report = WireReport {
             in_session: exchange.in_session,
             ..WireReport::default()
@@ -376,6 +407,11 @@ impl HttpClient {
                 let why = chain(&e.without_url());
                 self.broken(&exchange, report.clone(), WireFault::Unencodable(why))
             })?;
+        // A session that is over gets nothing more: its id is not used again, and what still waited
+        // here goes out on the next session.
+        if self.pulse.is_ended() {
+            return Err(StreamableHttpError::Client(HttpError::SessionOver));
+        }
         if exchange
             .cell
             .as_ref()
@@ -394,25 +430,24 @@ impl HttpClient {
         let status = response.status();
         report.status = Some(status.as_u16());
         if !status.is_success() {
-            return self
-                .refused(&exchange, report, response, session_id.is_some())
-                .await;
+            return self.refused(&exchange, report, response).await;
+        }
+        let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
+        if accepted && exchange.request.is_some() {
+            // No sign of life: whoever waits for the answer has heard nothing.
+            self.report(&exchange, report);
+            return Ok(StreamableHttpPostResponse::Accepted);
         }
         self.pulse.hear();
         let new_session = text_header(response.headers(), SESSION_ID);
         let Some(id) = exchange.request.clone() else {
-            // Nothing is awaited, so nothing in the body matters; it is read so that the
-            // connection can be used again.
-            let _ = self.body(response).await;
+            drain(response).await;
             return Ok(StreamableHttpPostResponse::Accepted);
         };
-        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-            self.report(&exchange, report);
-            return Ok(StreamableHttpPostResponse::Accepted);
-        }
         if media_type_is(response.headers(), "text/event-stream") {
             let resume = answer::Resume {
                 client: self.clone(),
+                request: id,
                 uri,
                 session_id,
                 limit: if exchange.can_resume {
@@ -434,7 +469,7 @@ impl HttpClient {
             Ok(body) => body,
             Err(fault) => return Err(self.broken(&exchange, report, fault)),
         };
-        match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
+        match message_in(&body) {
             Ok(answer) if answers(&answer, &id) => {
                 self.report(&exchange, report);
                 Ok(StreamableHttpPostResponse::Json(answer, new_session))
@@ -461,38 +496,52 @@ impl HttpClient {
         exchange: &Exchange,
         mut report: WireReport,
         response: reqwest::Response,
-        in_session: bool,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let status = response.status();
         let headers = response.headers();
-        report.challenge = text_header(headers, header::WWW_AUTHENTICATE);
+        report.challenge = challenges(headers);
         report.retry_after = text_header(headers, header::RETRY_AFTER);
-        let is_json = media_type_is(headers, "application/json");
-        let error = if is_json {
-            let body = self.body(response).await.unwrap_or_default();
-            match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
-                Ok(JsonRpcMessage::Error(error)) => Some(error.error),
-                _ => None,
-            }
-        } else {
-            drain(response).await;
-            None
-        };
-        let code = status.as_u16();
+        // The end of a session does not wait for a body that does not come.
+        let error = tokio::time::timeout(ERROR_BODY, self.error_in(response)).await;
+        let error = error.ok().flatten();
+        // The callers of a session hear of its end before they hear of this answer.
+        report.error = error.clone().map(server_error);
         self.report(exchange, report);
-        if in_session && matches!(code, 404 | 410) {
-            self.pulse.end(Loss::Terminated { status: Some(code) });
+        if exchange.in_session {
+            self.note_end(status);
         }
+        let code = status.as_u16();
         let looks_legacy =
-            exchange.is_discover && status.is_client_error() && !matches!(code, 401 | 403);
+            exchange.may_fall_back && status.is_client_error() && !matches!(code, 401 | 403);
         match (error, &exchange.request) {
             // The server's error belongs to this exchange, whatever id it could put into it.
-            (Some(error), Some(id)) if !exchange.is_discover || looks_legacy => {
+            (Some(error), Some(id)) if !exchange.may_fall_back || looks_legacy => {
                 let error = ServerJsonRpcMessage::error(error, Some(id.clone()));
                 Ok(StreamableHttpPostResponse::Json(error, None))
             }
             (None, Some(id)) if looks_legacy => Ok(not_known(id.clone())),
             _ => Err(StreamableHttpError::Client(HttpError::Status(code))),
+        }
+    }
+
+    /// The JSON-RPC error that came with a status, if one did.
+    async fn error_in(&self, response: reqwest::Response) -> Option<ErrorData> {
+        if !media_type_is(response.headers(), "application/json") {
+            drain(response).await;
+            return None;
+        }
+        let body = self.body(response).await.unwrap_or_default();
+        match message_in(&body) {
+            Ok(JsonRpcMessage::Error(error)) => Some(error.error),
+            _ => None,
+        }
+    }
+
+    /// Ends the session if this status, sent to its id, says that it is over.
+    fn note_end(&self, status: StatusCode) {
+        if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+            let status = Some(status.as_u16());
+            self.pulse.end(Loss::Terminated { status });
         }
     }
 
@@ -531,6 +580,9 @@ impl HttpClient {
         auth: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<reqwest::Response, Failure> {
+        if self.pulse.is_ended() {
+            return Err(StreamableHttpError::Client(HttpError::SessionOver));
+        }
         let mut request = self.request(
             self.http.get(uri),
             "text/event-stream",
@@ -550,8 +602,8 @@ impl HttpClient {
             self.pulse.hear();
             return Ok(response);
         }
-        if session_id.is_some() && status == StatusCode::NOT_FOUND {
-            self.pulse.end(Loss::Terminated { status: Some(404) });
+        if session_id.is_some() {
+            self.note_end(status);
         }
         Err(StreamableHttpError::ServerDoesNotSupportSse)
     }
@@ -581,14 +633,40 @@ fn not_known(id: RequestId) -> StreamableHttpPostResponse {
 }
 
 async fn drain(response: reqwest::Response) {
-    let mut chunks = response.bytes_stream();
-    let mut read = 0;
-    while let Some(Ok(chunk)) = chunks.next().await {
-        read += chunk.len();
-        if read > DRAINED_BODY {
-            return;
+    if media_type_is(response.headers(), "text/event-stream") {
+        // A stream may stay open for as long as the server likes.
+        return;
+    }
+    let draining = async {
+        let mut chunks = response.bytes_stream();
+        let mut read = 0;
+        while let Some(Ok(chunk)) = chunks.next().await {
+            read += chunk.len();
+            if read > DRAINED_BODY {
+                return;
+            }
+        }
+    };
+    // Late, the connection is closed instead of being used again.
+    let _ = tokio::time::timeout(DRAIN_LIMIT, draining).await;
+}
+
+/// Waits for the answer where it comes as a stream.
+async fn as_json(
+    response: StreamableHttpPostResponse,
+) -> Result<StreamableHttpPostResponse, Failure> {
+    let StreamableHttpPostResponse::Sse(mut events, session_id) = response else {
+        return Ok(response);
+    };
+    while let Some(Ok(event)) = events.next().await {
+        let message = event.data.as_deref().map(str::as_bytes).map(message_in);
+        if let Some(Ok(answer @ (JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_)))) = message
+        {
+            return Ok(StreamableHttpPostResponse::Json(answer, session_id));
         }
     }
+    let fault = WireFault::StreamEnded { resumes: 0 };
+    Err(StreamableHttpError::Client(HttpError::Fault(fault)))
 }
 
 impl StreamableHttpClient for HttpClient {
@@ -602,21 +680,21 @@ impl StreamableHttpClient for HttpClient {
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        let probe = match &message {
-            JsonRpcMessage::Request(r)
-                if matches!(r.request, ClientRequest::DiscoverRequest(_)) =>
-            {
-                Some(r.id.clone())
-            }
-            _ => None,
-        };
+        let limited = self.discover_limit.and_then(|limit| {
+            let exchange = Exchange::of(&message, false, true);
+            let id = exchange.request.filter(|_| exchange.may_fall_back)?;
+            Some((id, limit))
+        });
         let posting = self.post(uri, message, session_id, auth_header, custom_headers);
-        match probe {
+        match limited {
             None => posting.await,
-            Some(id) => match tokio::time::timeout(self.discover_limit, posting).await {
-                Ok(answer) => answer,
-                Err(_) => Ok(not_known(id)),
-            },
+            Some((id, limit)) => {
+                let answering = async { as_json(posting.await?).await };
+                match tokio::time::timeout(limit, answering).await {
+                    Ok(answer) => answer,
+                    Err(_) => Ok(not_known(id)),
+                }
+            }
         }
     }
 

@@ -66,9 +66,9 @@ pub(crate) struct OrderedTransport<R> {
     ending: Ending,
 }
 
-/// The `server/discover` probe and its time limit.
+/// The `server/discover` of the handshake and its time limit, where there is one to fall back to.
 struct Discover {
-    limit: Duration,
+    limit: Option<Duration>,
     waiting: Option<(i64, Instant)>,
 }
 
@@ -91,7 +91,8 @@ struct Outgoing {
 /// What an [`OrderedTransport`] needs to know.
 pub(crate) struct OrderedOptions {
     pub(crate) max_frame_bytes: usize,
-    pub(crate) discover_limit: Duration,
+    /// How long the handshake's `server/discover` may take before rmcp is told to fall back.
+    pub(crate) discover_limit: Option<Duration>,
     pub(crate) exit: Option<ExitWatch>,
     /// Closes the writing side when cancelled, whatever is still queued or half written.
     pub(crate) stop_writing: CancellationToken,
@@ -265,8 +266,11 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
                 if let RequestId::Number(n) = &mut request.id {
                     id = Some(*n);
                     self.outstanding.insert(*n, cell.clone());
-                    if matches!(request.request, ClientRequest::DiscoverRequest(_)) {
-                        self.discover.waiting = Some((*n, Instant::now() + self.discover.limit));
+                    // A later one is a probe, whose answer must not be made up.
+                    if let (ClientRequest::DiscoverRequest(_), None, Some(limit)) =
+                        (&request.request, &cell, self.discover.limit)
+                    {
+                        self.discover.waiting = Some((*n, Instant::now() + limit));
                     }
                     *n += self.first_id;
                 }

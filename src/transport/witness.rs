@@ -11,11 +11,11 @@ use rmcp::{
     model::{ClientJsonRpcMessage, GetExtensions as _, JsonRpcMessage, ServerJsonRpcMessage},
     transport::Transport,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Pulse;
 use crate::{
-    evidence::{DispatchCell, Loss, WireFault, WireReport},
+    evidence::{DispatchCell, Loss},
     spec::{AnyTransport, BoxError, BoxFuture, WireOrder},
 };
 
@@ -56,7 +56,8 @@ pub(crate) struct WitnessTransport {
 
 struct InTurn {
     sending: BoxFuture<'static, Result<(), BoxError>>,
-    cell: Option<Arc<DispatchCell>>,
+    /// Whoever waits to hear how it went; rmcp, which ends the call of a message that failed.
+    sent: oneshot::Sender<Result<(), BoxError>>,
 }
 
 impl WitnessTransport {
@@ -75,58 +76,70 @@ impl WitnessTransport {
 }
 
 async fn one_after_another(mut queue: mpsc::UnboundedReceiver<InTurn>, pulse: Arc<Pulse>) {
-    while let Some(InTurn { sending, cell }) = queue.recv().await {
+    while let Some(InTurn { sending, sent }) = queue.recv().await {
         tokio::select! {
             biased;
             () = pulse.ended() => return,
-            sent = sending => finish(cell.as_deref(), sent.as_ref().err()),
+            // Nobody listens any more when rmcp has stopped, and then it does not matter.
+            how = sending => drop(sent.send(how)),
         }
     }
 }
 
-fn finish(cell: Option<&DispatchCell>, error: Option<&BoxError>) {
-    let Some(cell) = cell else { return };
-    match error {
-        None => cell.finish_write(),
-        Some(error) => {
-            let fault = Some(WireFault::ExchangeBroke(error.to_string()));
-            cell.report(WireReport {
-                fault,
-                ..WireReport::default()
-            });
-        }
-    }
+/// Queues a message behind those before it, and returns the wait for how it went.
+fn in_turn(
+    queue: &mpsc::UnboundedSender<InTurn>,
+    sending: BoxFuture<'static, Result<(), BoxError>>,
+) -> io::Result<BoxFuture<'static, Result<(), BoxError>>> {
+    let (sent, how) = oneshot::channel();
+    queue.send(InTurn { sending, sent }).map_err(|_| closed())?;
+    Ok(Box::pin(async move {
+        how.await.unwrap_or_else(|_| Err(closed().into()))
+    }))
 }
+
+/// Sends, and tells the cell when it is done.
+fn noted(
+    sending: BoxFuture<'static, Result<(), BoxError>>,
+    cell: Option<Arc<DispatchCell>>,
+) -> BoxFuture<'static, Result<(), BoxError>> {
+    Box::pin(async move {
+        sending.await?;
+        if let Some(cell) = cell {
+            cell.finish_write();
+        }
+        Ok(())
+    })
+}
+
+/// A message that a user's transport did not send. What the transport says is the `source` alone:
+/// such texts hold URLs, and URLs hold credentials.
+#[derive(Debug, thiserror::Error)]
+#[error("the transport failed to send it")]
+pub(crate) struct NotSentByTransport(#[source] BoxError);
 
 impl Transport<RoleClient> for WitnessTransport {
-    type Error = io::Error;
+    type Error = NotSentByTransport;
 
     fn send(
         &mut self,
         message: ClientJsonRpcMessage,
-    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let cell = cell_of(&message);
         let begun = cell.as_ref().is_none_or(|cell| cell.begin_write());
         // The transport must see nothing of a recalled message, not even an unpolled future.
         let sending = begun.then(|| self.inner.send(message));
-        let direct = match (sending, &self.in_turn) {
+        let sending = match (sending, &self.in_turn) {
             (None, _) => Err(recalled()),
-            (Some(sending), None) => Ok(Some(sending)),
-            (Some(sending), Some(queue)) => queue
-                .send(InTurn {
-                    sending,
-                    cell: cell.clone(),
-                })
-                .map(|()| None)
-                .map_err(|_| closed()),
+            (Some(sending), None) => Ok(noted(sending, cell)),
+            (Some(sending), Some(queue)) => in_turn(queue, noted(sending, cell)),
         };
         async move {
-            let Some(sending) = direct? else {
-                return Ok(());
+            let how = match sending {
+                Ok(sending) => sending.await,
+                Err(error) => Err(error.into()),
             };
-            let sent = sending.await;
-            finish(cell.as_deref(), sent.as_ref().err());
-            sent.map_err(io::Error::other)
+            how.map_err(NotSentByTransport)
         }
     }
 
@@ -142,7 +155,7 @@ impl Transport<RoleClient> for WitnessTransport {
         message
     }
 
-    async fn close(&mut self) -> io::Result<()> {
+    async fn close(&mut self) -> Result<(), Self::Error> {
         self.inner.close().await;
         Ok(())
     }

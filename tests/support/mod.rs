@@ -3,6 +3,11 @@
 //! Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod lane;
+pub mod lent;
+pub mod rig;
+pub mod world;
+
 use std::{
     collections::BTreeMap,
     future::Future,
@@ -51,6 +56,16 @@ pub fn example(name: &str) -> PathBuf {
         path.display()
     );
     path
+}
+
+/// The fault server as a child process, by its directory and its script.
+pub fn fault_server(dir: &Path, script: &str) -> StdioSpec {
+    StdioSpec::new(example("fault_server"))
+        .arg("stdio")
+        .arg("--dir")
+        .arg(dir)
+        .arg("--script")
+        .arg(script)
 }
 
 /// Both eras, by name.
@@ -109,14 +124,23 @@ impl Bed {
         until(&format!("{name} is there"), || path.exists()).await;
     }
 
+    pub fn script(&self) -> &str {
+        &self.script
+    }
+
+    /// The messages that the server read, as JSON, where the script says `log_messages`.
+    pub fn messages(&self) -> Vec<Value> {
+        std::fs::read_to_string(self.file("messages"))
+            .unwrap_or_default()
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("a message is JSON"))
+            .map(|mut line| line["message"].take())
+            .collect()
+    }
+
     /// The server as a child process.
     pub fn stdio(&self) -> StdioSpec {
-        StdioSpec::new(example("fault_server"))
-            .arg("stdio")
-            .arg("--dir")
-            .arg(self.path())
-            .arg("--script")
-            .arg(&self.script)
+        fault_server(self.path(), &self.script)
     }
 
     pub fn stdio_spec(&self, era: Era) -> ConnectionSpec {

@@ -12,12 +12,19 @@ use futures::{
     Stream, StreamExt as _,
     stream::{self, BoxStream},
 };
-use rmcp::transport::streamable_http_client::SseError;
+use rmcp::{
+    model::{JsonRpcMessage, JsonRpcVersion2_0, RequestId, ServerJsonRpcMessage},
+    transport::streamable_http_client::SseError,
+};
 use serde::Deserialize;
 use sse_stream::{Sse, SseStream};
 
-use super::{HttpClient, Pulse};
-use crate::evidence::{DispatchCell, WireFault, WireReport};
+use super::{HttpClient, Pulse, same_id};
+use crate::{
+    event::Dropped,
+    evidence::{DispatchCell, WireFault, WireReport},
+    transport::frame::id_in,
+};
 
 /// The wait before a resumption when the server names none, and the most that it may ask for.
 const RESUME_AFTER: Duration = Duration::from_millis(200);
@@ -25,9 +32,10 @@ const LONGEST_RESUME_WAIT: Duration = Duration::from_secs(30);
 
 type Events = BoxStream<'static, Result<Sse, SseError>>;
 
-/// How the stream of an answer is resumed.
+/// Which answer is awaited, and how its stream is resumed.
 pub(super) struct Resume {
     pub(super) client: HttpClient,
+    pub(super) request: RequestId,
     pub(super) uri: Arc<str>,
     pub(super) session_id: Option<Arc<str>>,
     pub(super) limit: u32,
@@ -76,6 +84,9 @@ pub(super) fn stream(
 /// What is looked at in an event to know whether it is the answer.
 #[derive(Deserialize)]
 struct Head {
+    #[serde(rename = "jsonrpc")]
+    _version: JsonRpcVersion2_0,
+    id: Option<RequestId>,
     method: Option<serde::de::IgnoredAny>,
     result: Option<serde::de::IgnoredAny>,
     error: Option<serde::de::IgnoredAny>,
@@ -107,7 +118,8 @@ impl AnswerStream {
             self.wait = Duration::from_millis(retry).min(LONGEST_RESUME_WAIT);
         }
         if let Some(id) = event.id.take() {
-            self.last_event_id = Some(id);
+            // An empty id takes the last one back.
+            self.last_event_id = Some(id).filter(|id| !id.is_empty());
         }
         if !matches!(event.event.as_deref(), None | Some("" | "message")) {
             return None;
@@ -116,39 +128,67 @@ impl AnswerStream {
             .data
             .as_deref()
             .filter(|data| !data.trim().is_empty())?;
-        match serde_json::from_str::<Head>(data) {
-            Ok(head)
-                if head.method.is_none() && (head.result.is_some() || head.error.is_some()) =>
-            {
-                if let Some(cell) = &self.cell {
-                    cell.report(self.report.clone());
-                }
-                self.answered = true;
+        let Ok(head) = serde_json::from_str::<Head>(data) else {
+            // As on a byte stream: what is no message is skipped, and the wait goes on, unless it
+            // can still be told that it was to be the answer.
+            self.resume.client.pulse.drop_frame(Dropped::Garbage);
+            let id = id_in(data.as_bytes()).map(RequestId::Number);
+            if id.is_some_and(|id| same_id(&self.resume.request, &id)) {
+                self.give_up(WireFault::BadAnswer(
+                    "its event is not a message of MCP".into(),
+                ));
             }
-            Ok(_) => {}
-            Err(_) => {
-                let fault = WireFault::BadAnswer("an event of its stream is not JSON".into());
-                self.give_up(fault);
+            return None;
+        };
+        if head.method.is_some() || (head.result.is_none() && head.error.is_none()) {
+            return Some(event);
+        }
+        let is_error = head.error.is_some();
+        match &head.id {
+            Some(id) if same_id(&self.resume.request, id) => {}
+            // An error without an id belongs to this exchange.
+            None if is_error => {}
+            _ => {
+                self.resume.client.pulse.drop_frame(Dropped::Unmatched);
                 return None;
             }
         }
+        if is_error {
+            let parsed = serde_json::from_str::<ServerJsonRpcMessage>(data);
+            let Ok(JsonRpcMessage::Error(error)) = parsed else {
+                self.give_up(WireFault::BadAnswer(
+                    "its error is not one of JSON-RPC".into(),
+                ));
+                return None;
+            };
+            let id = Some(self.resume.request.clone());
+            let error = ServerJsonRpcMessage::error(error.error, id);
+            event.data = serde_json::to_string(&error).ok();
+        }
+        self.tell(self.report.clone());
+        self.answered = true;
         Some(event)
     }
 
-    fn give_up(&mut self, fault: WireFault) {
-        if let Some(cell) = &self.cell {
-            cell.report(WireReport {
-                fault: Some(fault),
-                ..self.report.clone()
-            });
+    fn tell(&self, report: WireReport) {
+        match &self.cell {
+            Some(cell) => cell.report(report),
+            None => self.resume.client.handshake.note(&report),
         }
+    }
+
+    fn give_up(&mut self, fault: WireFault) {
+        self.tell(WireReport {
+            fault: Some(fault),
+            ..self.report.clone()
+        });
         self.over = true;
     }
 
     /// Asks for the rest of the stream, until it is given one or may not ask any more.
     async fn take_up_again(&mut self) {
         loop {
-            let can = self.resumes < self.resume.limit;
+            let can = self.resumes < self.resume.limit && !self.resume.client.pulse.is_ended();
             let Some(last_event_id) = self.last_event_id.as_deref().filter(|_| can) else {
                 self.give_up(WireFault::StreamEnded {
                     resumes: self.resumes,
@@ -230,18 +270,17 @@ fn bounded(
     bytes.map(move |chunk| {
         let chunk = chunk.map_err(|e| BodyError::Http(e.without_url()))?;
         for byte in &chunk {
+            event += 1;
             match byte {
                 b'\n' if line_is_empty => event = 0,
                 b'\n' => line_is_empty = true,
                 b'\r' => {}
                 _ => line_is_empty = false,
             }
-            event += 1;
+            if event > limit {
+                return Err(BodyError::TooLarge);
+            }
         }
-        if event > limit {
-            Err(BodyError::TooLarge)
-        } else {
-            Ok(chunk)
-        }
+        Ok(chunk)
     })
 }
