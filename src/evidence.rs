@@ -200,7 +200,7 @@ pub enum Loss {
     #[error("writing to the server failed: {0}")]
     WriteFailed(String),
     /// The server says that the session is over.
-    #[error("the server says that the session is over (HTTP status {status:?})")]
+    #[error("the server says that the session is over{}", Status(*.status))]
     Terminated {
         /// The HTTP status that said so, if one did.
         status: Option<u16>,
@@ -211,6 +211,17 @@ pub enum Loss {
 }
 
 struct Trailer<'a>(&'a Option<String>, &'a str);
+
+struct Status(Option<u16>);
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(status) => write!(f, " (HTTP status {status})"),
+            None => Ok(()),
+        }
+    }
+}
 
 impl fmt::Display for Trailer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
