@@ -155,7 +155,7 @@ pub enum Received {
 }
 
 impl EventStream {
-    /// The next event, or `None` once the supervisor is gone.
+    /// The next event, or `None` once the supervisor and every handle of its connections are gone.
     ///
     /// # Cancel safety
     ///

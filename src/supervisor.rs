@@ -282,7 +282,7 @@ impl Supervisor {
             .then(|| Handle::new(line, self.journal.clone()))
     }
 
-    /// The names of all connections, sorted.
+    /// The names of all connections that are not closed, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<ConnectionName> {
         self.registry.names()

@@ -47,7 +47,8 @@ impl Registry {
     }
 
     pub(super) fn names(&self) -> Vec<ConnectionName> {
-        let mut names: Vec<_> = self.lines.iter().map(|line| line.name.clone()).collect();
+        let open = self.lines.iter().filter(|l| !l.closing.is_cancelled());
+        let mut names: Vec<_> = open.map(|line| line.name.clone()).collect();
         names.sort();
         names
     }
