@@ -1,4 +1,128 @@
-//! x
+//! Supervised connections to MCP servers, for callers that must know whether a call ran.
+//!
+//! A server can die, hang or forget its session between doing something and saying so. This crate
+//! sends a `tools/call` at most once, tells its caller what is known when the answer is lost, and
+//! gives the next call a new session.
+//!
+//! # A tour
+//!
+//! A [`Supervisor`] opens connections. A connection has a name, outlives its sessions, and starts
+//! the first one with its first operation.
+//!
+//! ```no_run
+//! use mcp_supervisor::{StdioSpec, Supervisor, ToolCall};
+//! use serde_json::json;
+//!
+//! # async fn tour() -> Result<(), Box<dyn std::error::Error>> {
+//! let supervisor = Supervisor::builder().start().await?;
+//! let billing = supervisor.open("billing", StdioSpec::new("billing-server")).await?;
+//! let answer = billing.call_tool(ToolCall::new("balance", json!({ "customer": "c-42" }))).await?;
+//! println!("{}", answer.text());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A call without an answer is a [`CallError`], whose four variants are the four things that can be
+//! known. What to do about each is the caller's decision.
+//!
+//! ```
+//! use mcp_supervisor::{CallError, Connection, ToolCall};
+//! use serde_json::json;
+//!
+//! async fn charge(billing: &Connection) -> String {
+//!     match billing.call_tool(ToolCall::new("charge", json!({ "cents": 1999 }))).await {
+//!         Ok(answer) => answer.text(),
+//!         Err(CallError::NotSent(e)) => format!("nothing was sent: {}", e.reason),
+//!         Err(CallError::Rejected(_)) => "the server says that it did not run it".into(),
+//!         Err(CallError::Failed(e)) => format!("the server failed: {}", e.error.message),
+//!         Err(CallError::Unknown(e)) => format!("look it up on the server: {}", e.cause),
+//!     }
+//! }
+//! ```
+//!
+//! A function like this takes a [`Connection`], and so it runs with a connection of the runtime's
+//! as well as with one that somebody lends. The handles differ in what else they may do:
+//!
+//! ```no_run
+//! use mcp_supervisor::{LentSpec, OwnedConnection, Supervisor};
+//! # use mcp_supervisor::Connection;
+//! # async fn charge(_: &Connection) {}
+//! use rmcp::{RoleClient, service::RunningService};
+//!
+//! # async fn both(
+//! #     supervisor: &Supervisor,
+//! #     owned: OwnedConnection,
+//! #     client: RunningService<RoleClient, ()>,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! // The runtime's own: shared with others, who cannot close it.
+//! let shared = owned.share();
+//! charge(&shared).await;
+//! shared.reconnect().await?;
+//! owned.close().await;
+//!
+//! // The caller's own: used, and never restarted or closed.
+//! let lent = supervisor.lend_service("crm", &client, LentSpec::new()).await?;
+//! charge(&lent).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What a server says about its tools widens nothing. What the client's operator knows about a tool
+//! is a [`ToolContract`], and may: here a lost answer is asked for again with the same key.
+//!
+//! ```
+//! use std::time::Duration;
+//! use mcp_supervisor::{ConnectionSpec, HttpSpec, Limits, ToolCall, ToolContract};
+//! use serde_json::json;
+//!
+//! let spec = ConnectionSpec::from(HttpSpec::new("https://orders.example/mcp"))
+//!     .limits(Limits { total: Duration::from_secs(20), ..Limits::default() })
+//!     .contract("create_order", ToolContract::keyed("request_id"));
+//! let call = ToolCall::new("create_order", json!({ "item": "lamp" }))
+//!     .idempotency_key("order-1001".parse()?);
+//! # let _ = (spec, call);
+//! # Ok::<(), mcp_supervisor::KeyError>(())
+//! ```
+//!
+//! # Words
+//!
+//! - **operation**: one thing that a caller asks for, with an [`OperationId`] and a deadline.
+//! - **attempt**: one dispatch of an operation's request on one session. Most operations have one.
+//! - **session**: one negotiated lifetime on one transport. A connection numbers them by
+//!   [`Generation`], and at most one of them takes operations.
+//! - **connection**: a name and a mailbox that stay, whatever becomes of the sessions.
+//! - **framework-owned**: the runtime built the transport, so it may close it and build another.
+//! - **caller-owned**, or **lent**: the caller built it. The runtime may use it, and nothing else.
+//! - **loss**: a session ended. The next operation starts another one.
+//! - **suspect**: a session may be dead. It goes on for what is in flight; the next operation gets
+//!   another one, unless something is heard before.
+//! - **unknown**: a request may have reached the server, and no answer came.
+//! - **recall**: taking back a request that still waits in this process. Winning it is the proof
+//!   that nothing was sent.
+//! - **contract**: what the client's operator vouches for, per tool.
+//!
+//! # Modules
+//!
+//! In reading order; each knows only those above it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`operation`] | what can be asked, by whom it is identified, how long it may take |
+//! | [`evidence`] | what is known about a request, and the outcome table as a function |
+//! | [`policy`] | contracts, backoff, and the decision whether to repeat |
+//! | [`spec`] | what a connection is to be |
+//! | [`event`] | what happened, as facts to subscribe to |
+//! | [`error`] | what went wrong, and what to do next |
+//! | [`journal`] | where a durable record of operations can be plugged in |
+//! | [`connection`] | what a connection is doing |
+//! | [`call`] | what a tool answered |
+//! | [`handle`] | what users hold, and the rights that come with it |
+//! | [`supervisor`] | opening, lending, shutting down |
+//! | [`link`] | a supervisor below an actor of the host's own |
+//!
+//! The crate is for Unix. Its optional parts are the features `stdio`, `http` and `tls`, all on by
+//! default.
+
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod call;
@@ -16,6 +140,7 @@ mod session;
 pub mod spec;
 pub mod supervisor;
 mod transport;
+
 pub use call::{AnswerKind, ToolAnswer};
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
@@ -29,3 +154,8 @@ pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};
 pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
+
+/// The program in the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
