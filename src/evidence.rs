@@ -200,7 +200,7 @@ pub enum Loss {
     #[error("writing to the server failed: {0}")]
     WriteFailed(String),
     /// The server says that the session is over.
-    #[error("the server says that the session is over (HTTP status {status:?})")]
+    #[error("the server says that the session is over{}", OfStatus(*.status))]
     Terminated {
         /// The HTTP status that said so, if one did.
         status: Option<u16>,
@@ -208,6 +208,17 @@ pub enum Loss {
     /// The runtime ended it: on request, at shutdown, or to make room for a healthier one.
     #[error("the runtime ended the session: {0}")]
     Ended(&'static str),
+}
+
+struct OfStatus(Option<u16>);
+
+impl fmt::Display for OfStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(status) => write!(f, " (HTTP status {status})"),
+            None => Ok(()),
+        }
+    }
 }
 
 struct Trailer<'a>(&'a Option<String>, &'a str);
