@@ -200,7 +200,7 @@ pub enum Loss {
     #[error("writing to the server failed: {0}")]
     WriteFailed(String),
     /// The server says that the session is over.
-    #[error("the server says that the session is over{}", Status(*.status))]
+    #[error("the server says that the session is over{}", OfStatus(*.status))]
     Terminated {
         /// The HTTP status that said so, if one did.
         status: Option<u16>,
@@ -210,11 +210,9 @@ pub enum Loss {
     Ended(&'static str),
 }
 
-struct Trailer<'a>(&'a Option<String>, &'a str);
+struct OfStatus(Option<u16>);
 
-struct Status(Option<u16>);
-
-impl fmt::Display for Status {
+impl fmt::Display for OfStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(status) => write!(f, " (HTTP status {status})"),
@@ -222,6 +220,8 @@ impl fmt::Display for Status {
         }
     }
 }
+
+struct Trailer<'a>(&'a Option<String>, &'a str);
 
 impl fmt::Display for Trailer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

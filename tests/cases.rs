@@ -1,7 +1,5 @@
-//! The cases of the field: how connections fail in production, each against a real server that
-//! fails in that way, with the right behaviour as its assertion. `docs/cases.md` lists them.
-
-mod support;
+//! The cases of the field, each against a real server that fails in the way that the case tells.
+//! `docs/cases.md` lists them.
 
 #[path = "cases/bad_input.rs"]
 mod bad_input;
@@ -17,3 +15,4 @@ mod outcomes;
 mod processes;
 #[path = "cases/sessions.rs"]
 mod sessions;
+mod support;

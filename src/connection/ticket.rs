@@ -239,7 +239,12 @@ pub(crate) struct GiveUpOnDrop<'a>(pub(crate) &'a Ticket);
 
 impl Drop for GiveUpOnDrop<'_> {
     fn drop(&mut self) {
-        // Whether it was in time is told by the pending answer's own drop.
-        let _ = self.0.give_up();
+        // A pending answer that nobody picked up is dropped with the phase: that recalls the
+        // request, or tells the server that nobody waits for it.
+        let left = std::mem::replace(&mut self.0.slot().phase, Phase::GivenUp);
+        if matches!(left, Phase::Taken | Phase::Lost) {
+            // The caller's own pending answer does the same.
+            let _ = self.0.slot().cell.recall();
+        }
     }
 }
