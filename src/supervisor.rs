@@ -541,3 +541,6 @@ impl Actor for SupervisorActor {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

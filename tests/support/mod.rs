@@ -3,6 +3,7 @@
 //! Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod logs;
 pub mod world;
 
 use std::{
