@@ -17,7 +17,6 @@ use mcp_supervisor::{
     spec::{Overload, Start},
 };
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
-use rmcp::{ClientServiceExt as _, service::ClientLifecycleMode, transport::TokioChildProcess};
 use serde_json::json;
 use support::{
     Bed, bounded, initialize, until,
@@ -152,13 +151,10 @@ async fn a_name_is_taken_until_its_connection_is_closed() {
 #[tokio::test]
 async fn connections_are_found_by_name_and_by_who_owns_them() {
     bounded(async {
-        let bed = Bed::new(json!({}));
+        let world = World::new(Wire::Stdio, initialize(), json!({})).await;
         let supervisor = supervisor().await;
-        let _owned = supervisor
-            .open("owned", bed.stdio_spec(initialize()))
-            .await
-            .unwrap();
-        let client = client(&bed).await;
+        let _owned = supervisor.open("owned", world.spec()).await.unwrap();
+        let client = world.client().await;
         let spec = LentSpec::new();
         let _lent = supervisor
             .lend_service("lent", &client, spec)
@@ -180,15 +176,6 @@ async fn connections_are_found_by_name_and_by_who_owns_them() {
         shut_down(supervisor).await;
     })
     .await;
-}
-
-/// A client of the caller's own.
-async fn client(bed: &Bed) -> rmcp::service::RunningService<rmcp::RoleClient, ()> {
-    let command = tokio::process::Command::from(bed.command("stdio"));
-    let transport = TokioChildProcess::new(command).unwrap();
-    ().serve_with_lifecycle(transport, ClientLifecycleMode::Initialize)
-        .await
-        .unwrap()
 }
 
 // -------------------------------------------------------------------------------------- stopping
@@ -338,15 +325,15 @@ async fn a_shutdown_says_how_far_it_had_to_go_and_stops_in_the_reverse_order() {
 #[tokio::test]
 async fn a_shutdown_leaves_what_is_lent_as_it_is() {
     bounded(async {
-        let bed = Bed::new(json!({}));
+        let world = World::new(Wire::Stdio, initialize(), json!({})).await;
         let supervisor = supervisor().await;
-        let mut client = client(&bed).await;
+        let mut client = world.client().await;
         let lent = supervisor
             .lend_service("lent", &client, LentSpec::new())
             .await
             .unwrap();
         lent.call_tool(echo()).await.unwrap();
-        let before = bed.wire().len();
+        let before = world.bed.wire().len();
         let report = supervisor.shutdown(Duration::from_secs(2)).await;
         assert_eq!(report.connections[0].ownership, Ownership::LentService);
         assert_eq!(report.connections[0].stopped, None);
@@ -355,10 +342,10 @@ async fn a_shutdown_leaves_what_is_lent_as_it_is() {
             matches!(not_sent(&error), NotSentReason::Closed),
             "{error:?}"
         );
-        assert_eq!(bed.wire().len(), before, "nothing was sent");
+        assert_eq!(world.bed.wire().len(), before, "nothing was sent");
         // It works on in the caller's hands.
         client.peer().list_tools(None).await.unwrap();
-        assert_eq!(bed.running().len(), 1);
+        assert_eq!(world.bed.running().len(), 1);
         client.close().await.unwrap();
     })
     .await;
@@ -449,9 +436,14 @@ impl Actor for Parent {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorTerminated(who, ..) => {
-                ends.lock().unwrap().push((who, "terminated"));
+                ends.lock()
+                    .expect("nobody panics in there")
+                    .push((who, "terminated"));
             }
-            SupervisionEvent::ActorFailed(who, _) => ends.lock().unwrap().push((who, "failed")),
+            SupervisionEvent::ActorFailed(who, _) => ends
+                .lock()
+                .expect("nobody panics in there")
+                .push((who, "failed")),
             _ => {}
         }
         Ok(())

@@ -40,7 +40,7 @@ async fn never_answers(wire: Wire, era: mcp_supervisor::Era) -> World {
 /// nothing else; the session goes on.
 async fn assert_told_once(world: &World, server: &mcp_supervisor::Connection) {
     until("the server is told", || !farewells(world).is_empty()).await;
-    let answer = server.call_tool(echo()).await.unwrap();
+    let answer = server.call_tool(echo()).await.expect("it is answered");
     assert_eq!(answer.generation().number(), 1, "the session is kept");
     let calls = world
         .bed
@@ -281,7 +281,8 @@ async fn cancelled(
 ) -> CallError {
     let begun = Instant::now();
     token.cancel();
-    let error = call.await.unwrap().unwrap_err();
+    let called = call.await.expect("it does not panic");
+    let error = called.expect_err("it is cancelled");
     assert!(
         begun.elapsed() < Duration::from_secs(1),
         "{:?}",

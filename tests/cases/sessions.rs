@@ -12,19 +12,13 @@ use mcp_supervisor::{
     policy::Backoff,
     spec::Recovery,
 };
-use rmcp::{
-    ClientServiceExt as _, RoleClient,
-    model::ProtocolVersion,
-    service::{ClientLifecycleMode, RunningService},
-    transport::{StreamableHttpClientTransport, TokioChildProcess},
-};
 use serde_json::{Value, json};
 
 use crate::support::{
     Bed, bounded, initialize, kill,
     logs::Logs,
     world::{
-        Wire, World, charge, echo, everywhere, not_sent, open, short_graces, shut_down,
+        Client, Wire, World, charge, echo, everywhere, not_sent, open, short_graces, shut_down,
         start_error, supervisor, told, unknown,
     },
 };
@@ -45,22 +39,17 @@ async fn after_a_restart(refusal: Value, expected: Outcome) -> (World, Superviso
     let script = json!({"unknown_session": refusal});
     let mut world = World::new(Wire::Http, initialize(), script).await;
     let (supervisor, server) = open(world.spec()).await;
-    server.call_tool(echo()).await.unwrap();
-    let calls = world
-        .bed
-        .wire()
-        .into_iter()
-        .filter(|r| r.method == "tools/call");
-    let session = calls.last().unwrap().rest[1].clone();
+    server.call_tool(echo()).await.expect("it works before");
+    let wire = world.bed.wire();
+    let call = wire.iter().find(|r| r.method == "tools/call");
+    let session = call.expect("it was read").rest[1].clone();
     restart(&mut world).await;
 
-    let error = server.call_tool(charge()).await.unwrap_err();
+    let error = server.call_tool(charge()).await.expect_err("it is refused");
     assert_eq!(error.outcome(), expected, "{error}");
     assert_eq!(
-        error.http_status(),
-        refusal["status"]
-            .as_u64()
-            .map(|s| u16::try_from(s).unwrap())
+        error.http_status().map(u64::from),
+        refusal["status"].as_u64()
     );
     assert_eq!(
         calls_with(&world, &session),
@@ -365,41 +354,19 @@ async fn callers_who_come_together_after_an_idle_loss_share_one_reconnect() {
 
 // ------------------------------------------------------------- S4: a lent client that is closed
 
-type Client = RunningService<RoleClient, ()>;
-
-/// A client of the caller's own.
-async fn client(world: &World) -> Client {
-    let lifecycle = match world.era {
-        Era::Discover => ClientLifecycleMode::Discover {
-            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-        },
-        _ => ClientLifecycleMode::Initialize,
-    };
-    match &world.http {
-        None => {
-            let process =
-                TokioChildProcess::new(tokio::process::Command::from(world.bed.command("stdio")));
-            ().serve_with_lifecycle(process.unwrap(), lifecycle)
-                .await
-                .unwrap()
-        }
-        Some(http) => {
-            let transport = StreamableHttpClientTransport::from_uri(http.url());
-            ().serve_with_lifecycle(transport, lifecycle).await.unwrap()
-        }
-    }
-}
-
 async fn lend(supervisor: &Supervisor, client: &Client, as_peer: bool) -> LentConnection {
     let spec = LentSpec::new();
     if as_peer {
         let peer = client.peer().clone();
-        supervisor.lend_peer("server", peer, spec).await.unwrap()
+        supervisor
+            .lend_peer("server", peer, spec)
+            .await
+            .expect("it is open")
     } else {
         supervisor
             .lend_service("server", client, spec)
             .await
-            .unwrap()
+            .expect("it is open")
     }
 }
 
@@ -417,7 +384,7 @@ async fn a_lent_client_that_its_owner_closed_is_neither_reconnected_nor_closed_a
             bounded(async {
                 let world = World::new(wire, era.clone(), json!({})).await;
                 let supervisor = supervisor().await;
-                let mut client = client(&world).await;
+                let mut client = world.client().await;
                 let server = lend(&supervisor, &client, as_peer).await;
                 server.call_tool(echo()).await.unwrap();
                 client.close().await.unwrap();
