@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use crate::support::{
     Read, bounded, until,
     world::{
-        Wire, World, charge, echo, eras, everywhere, not_sent, open, short_graces, shut_down,
-        unknown,
+        Wire, World, charge, echo, eras, everywhere, lend, not_sent, open, short_graces, shut_down,
+        supervisor, unknown,
     },
 };
 
@@ -74,6 +74,28 @@ async fn dropping_the_future_of_a_call_cancels_that_request_once() {
             assert_eq!(farewells(&world).len(), 1, "also not at the end");
         })
         .await;
+    }
+}
+
+#[tokio::test]
+async fn dropping_the_future_of_a_call_on_what_is_lent_cancels_that_request_once() {
+    for (wire, era) in everywhere() {
+        for as_peer in [false, true] {
+            bounded(async {
+                let world = never_answers(wire, era.clone()).await;
+                let supervisor = supervisor().await;
+                let client = world.client().await;
+                let server = lend(&supervisor, &client, as_peer).await;
+                let calling = server.clone();
+                let call = tokio::spawn(async move { calling.call_tool(charge()).await });
+                world.bed.until_file("running").await;
+                call.abort();
+                assert!(call.await.unwrap_err().is_cancelled());
+                assert_told_once(&world, &server).await;
+                shut_down(supervisor).await;
+            })
+            .await;
+        }
     }
 }
 

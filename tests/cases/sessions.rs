@@ -6,7 +6,7 @@ use std::{
 };
 
 use mcp_supervisor::{
-    Era, LentConnection, LentSpec, Limits, Outcome, Ownership, Supervisor, What,
+    Era, Limits, Outcome, Ownership, Supervisor, What,
     connection::ConnectionState,
     error::{NotSentReason, StartFailure, UnknownCause, Wait},
     policy::Backoff,
@@ -18,7 +18,7 @@ use crate::support::{
     Bed, bounded, initialize, kill,
     logs::Logs,
     world::{
-        Client, Wire, World, charge, echo, everywhere, not_sent, open, short_graces, shut_down,
+        Wire, World, charge, echo, everywhere, lend, not_sent, open, short_graces, shut_down,
         start_error, supervisor, told, unknown,
     },
 };
@@ -354,22 +354,6 @@ async fn callers_who_come_together_after_an_idle_loss_share_one_reconnect() {
 
 // ------------------------------------------------------------- S4: a lent client that is closed
 
-async fn lend(supervisor: &Supervisor, client: &Client, as_peer: bool) -> LentConnection {
-    let spec = LentSpec::new();
-    if as_peer {
-        let peer = client.peer().clone();
-        supervisor
-            .lend_peer("server", peer, spec)
-            .await
-            .expect("it is open")
-    } else {
-        supervisor
-            .lend_service("server", client, spec)
-            .await
-            .expect("it is open")
-    }
-}
-
 /// Sessions opened, connections accepted, and messages received: what a reconnect would raise.
 fn traffic(bed: &Bed) -> (usize, usize, usize) {
     let opened = bed.read("initialize") + bed.read("server/discover");
@@ -514,5 +498,31 @@ async fn an_open_socket_is_no_proof_of_health() {
             shut_down(supervisor).await;
         })
         .await;
+    }
+}
+
+#[tokio::test]
+async fn a_lent_connection_is_tried_whatever_its_last_calls_experienced() {
+    for (wire, era) in everywhere() {
+        for as_peer in [false, true] {
+            bounded(async {
+                let script = json!({"rules": [
+                    {"on": "tools/call", "tool": "charge", "do": ["ledger", {"wait_file": "never"}]},
+                ]});
+                let world = World::new(wire, era.clone(), script).await;
+                let supervisor = supervisor().await;
+                let client = world.client().await;
+                let server = lend(&supervisor, &client, as_peer).await;
+                for _ in 0..2 {
+                    let call = charge().deadline(Duration::from_millis(400));
+                    let error = server.call_tool(call).await.unwrap_err();
+                    assert!(matches!(unknown(&error), UnknownCause::DeadlinePassed(_)));
+                }
+                server.call_tool(echo()).await.unwrap();
+                assert_eq!(world.bed.read(world.opening()), 1);
+                shut_down(supervisor).await;
+            })
+            .await;
+        }
     }
 }

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use mcp_supervisor::{
-    CallError, ConnectionSpec, Era, Event, EventStream, Limits, OwnedConnection, Received,
-    Supervisor, ToolCall, What,
+    CallError, ConnectionSpec, Era, Event, EventStream, LentConnection, LentSpec, Limits,
+    OwnedConnection, Received, Supervisor, ToolCall, What,
     error::{NotSentReason, StartError, UnknownCause},
 };
 use rmcp::{
@@ -113,6 +113,23 @@ pub async fn open(spec: ConnectionSpec) -> (Supervisor, OwnedConnection) {
     let supervisor = supervisor().await;
     let connection = supervisor.open("server", spec).await.expect("it opens");
     (supervisor, connection)
+}
+
+/// Lends `client` as `server`.
+pub async fn lend(supervisor: &Supervisor, client: &Client, as_peer: bool) -> LentConnection {
+    let spec = LentSpec::new();
+    if as_peer {
+        let peer = client.peer().clone();
+        supervisor
+            .lend_peer("server", peer, spec)
+            .await
+            .expect("it is open")
+    } else {
+        supervisor
+            .lend_service("server", client, spec)
+            .await
+            .expect("it is open")
+    }
 }
 
 pub async fn shut_down(supervisor: Supervisor) {
