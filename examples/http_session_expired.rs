@@ -1,8 +1,8 @@
 //! A session that expires under a call, over HTTP.
 //!
-//! The server books a room, forgets the session, and answers 404. Most clients take a 404 as a
-//! request to start a new session and to post the call again, which books a second room. Here the
-//! caller is told that nobody knows, and the new session is for the next call.
+//! The server books a room, forgets the session, and answers 404. A client that starts a new session
+//! and posts the call again books a second room. Here the caller is told that nobody knows, and the
+//! new session is for the next call.
 //!
 //! ```text
 //! cargo run --example http_session_expired

@@ -1,8 +1,8 @@
 //! Supervised connections to MCP servers, for callers that must know whether a call ran.
 //!
 //! A server can die, hang or forget its session between doing something and saying so. This crate
-//! sends a `tools/call` at most once, tells its caller what is known when the answer is lost, and
-//! gives the next call a new session.
+//! never sends a `tools/call` twice on its own, tells its caller what is known when the answer is
+//! lost, and has a new session for the call after it.
 //!
 //! # A tour
 //!
@@ -33,7 +33,7 @@
 //!     match billing.call_tool(ToolCall::new("charge", json!({ "cents": 1999 }))).await {
 //!         Ok(answer) => answer.text(),
 //!         Err(CallError::NotSent(e)) => format!("nothing was sent: {}", e.reason),
-//!         Err(CallError::Rejected(_)) => "the server says that it did not run it".into(),
+//!         Err(CallError::Rejected(_)) => "the server refused it".into(),
 //!         Err(CallError::Failed(e)) => format!("the server failed: {}", e.error.message),
 //!         Err(CallError::Unknown(e)) => format!("look it up on the server: {}", e.cause),
 //!     }
@@ -86,17 +86,19 @@
 //!
 //! # Words
 //!
-//! - **operation**: one thing that a caller asks for, with an [`OperationId`] and a deadline.
-//! - **attempt**: one dispatch of an operation's request on one session. Most operations have one.
+//! - **operation**: one request of a caller's, with an [`OperationId`] and a deadline.
+//! - **attempt**: an operation's request going out on a session. Most operations need one.
 //! - **session**: one negotiated lifetime on one transport. A connection numbers them by
 //!   [`Generation`], and at most one of them takes operations.
 //! - **connection**: a name and a mailbox that stay, whatever becomes of the sessions.
-//! - **framework-owned**: the runtime built the transport, so it may close it and build another.
-//! - **caller-owned**, or **lent**: the caller built it. The runtime may use it, and nothing else.
+//! - **framework-owned**: opened by the runtime from a spec, and so the runtime's to close and to
+//!   open anew.
+//! - **caller-owned**, or **lent**: opened by a caller, who lets the runtime call through it. All
+//!   else stays with the caller.
 //! - **loss**: a session ended. The next operation starts another one.
 //! - **suspect**: a session may be dead. It goes on for what is in flight; the next operation gets
 //!   another one, unless something is heard before.
-//! - **unknown**: a request may have reached the server, and no answer came.
+//! - **unknown**: nobody here can tell whether the server ran a request.
 //! - **recall**: taking back a request that still waits in this process. Winning it is the proof
 //!   that nothing was sent.
 //! - **contract**: what the client's operator vouches for, per tool.
