@@ -462,3 +462,57 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours(frame: &str) -> Option<CallToolResult> {
+        let frame = serde_json::from_str::<ToolFrame>(frame).ok();
+        frame.map(|frame| frame.result)
+    }
+
+    fn rmcps(frame: &str) -> Option<CallToolResult> {
+        match serde_json::from_str(frame).ok()? {
+            ServerJsonRpcMessage::Response(response) => match response.result {
+                ServerResult::CallToolResult(result) => Some(result),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_tool_answer_is_decoded_as_rmcp_decodes_it() {
+        for result in [
+            r#"{"content":[{"type":"text","text":"a\u00e9\"b"}]}"#,
+            r#"{"content":[],"isError":true,"_meta":{"a":1}}"#,
+            r#"{"structuredContent":null}"#,
+            r#"{"content":[],"structuredContent":{"deep":[1,2.5,null]},"resultType":"complete"}"#,
+            r#"{"content":[{"type":"image","data":"AA==","mimeType":"image/png"}],"later":1}"#,
+        ] {
+            let frame = format!(r#"{{"id":7,"result":{result},"jsonrpc":"2.0"}}"#);
+            assert!(ours(&frame).is_some(), "{frame}");
+            assert_eq!(ours(&frame), rmcps(&frame), "{frame}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_plain_tool_answer_is_left_to_rmcp() {
+        for frame in [
+            r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"tools":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"resultType":"input_required","content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"resultType":"task","content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":""},"result":{"content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"method":"ping","result":{"content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":"7","result":{"content":[]}}"#,
+            r#"{"jsonrpc":"1.0","id":7,"result":{"content":[]}}"#,
+            r#"{"id":7,"result":{"content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text"}]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[]}"#,
+        ] {
+            assert_eq!(ours(frame), None, "{frame}");
+        }
+    }
+}
