@@ -543,3 +543,6 @@ impl Actor for SupervisorActor {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,12 @@
 //! `docs/cases.md` says for each case of the field which test shows it, on each transport, in each
 //! era and for each kind of ownership. A cell is a test that exists, or a reason why there is none.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+#[path = "support/names.rs"]
+mod names;
+
+use std::collections::BTreeMap;
+
+use names::{Names, existing, package_file, test_files};
 
 /// (letter, numbers): the cases that this crate covers today.
 const CASES: [(&str, &[u8]); 6] = [
@@ -27,125 +31,6 @@ const HEADER: [&str; 8] = [
 
 /// A reason shorter than this explains nothing.
 const SHORTEST_REASON: usize = 15;
-
-fn package_file(below: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(below)
-}
-
-/// The names that one test file (with the helper files in its directory) offers to the table.
-#[derive(Debug, Default)]
-struct Names {
-    /// Functions with a test attribute.
-    tests: BTreeSet<String>,
-    /// Other functions.
-    others: BTreeSet<String>,
-    /// `fn name` somewhere in the tokens of a macro call, which may make a test of it.
-    in_macros: BTreeSet<String>,
-    /// Every word, for the modules on the way to a test.
-    words: BTreeSet<String>,
-}
-
-impl Names {
-    fn of(text: &str) -> Names {
-        let mut names = Names::default();
-        if let Ok(file) = syn::parse_file(text) {
-            syn::visit::Visit::visit_file(&mut names, &file);
-        }
-        names.words = text
-            .split(|c: char| !c.is_alphanumeric() && c != '_')
-            .filter(|w| !w.is_empty())
-            .map(str::to_owned)
-            .collect();
-        names
-    }
-
-    fn extend(&mut self, other: Names) {
-        self.tests.extend(other.tests);
-        self.others.extend(other.others);
-        self.in_macros.extend(other.in_macros);
-        self.words.extend(other.words);
-    }
-
-    /// What is wrong with `module::function` of this file, if anything is.
-    fn objection(&self, path: &str) -> Option<String> {
-        let mut parts: Vec<&str> = path.split("::").collect();
-        let function = parts.pop().unwrap_or_default();
-        if let Some(module) = parts.iter().find(|m| !self.words.contains(**m)) {
-            return Some(format!("has no {module}"));
-        }
-        if self.tests.contains(function) || self.in_macros.contains(function) {
-            None
-        } else if self.others.contains(function) {
-            Some(format!("has {function}, which is no test"))
-        } else {
-            Some(format!("has no fn {function}"))
-        }
-    }
-}
-
-impl<'ast> syn::visit::Visit<'ast> for Names {
-    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        let is_test = item
-            .attrs
-            .iter()
-            .any(|a| a.path().segments.last().is_some_and(|s| s.ident == "test"));
-        let names = if is_test {
-            &mut self.tests
-        } else {
-            &mut self.others
-        };
-        names.insert(item.sig.ident.to_string());
-        syn::visit::visit_item_fn(self, item);
-    }
-
-    fn visit_macro(&mut self, mac: &'ast syn::Macro) {
-        let text = mac.tokens.to_string();
-        let words: Vec<&str> = text
-            .split(|c: char| !c.is_alphanumeric() && c != '_')
-            .filter(|w| !w.is_empty())
-            .collect();
-        for pair in words.windows(2) {
-            if pair[0] == "fn" {
-                self.in_macros.insert(pair[1].to_owned());
-            }
-        }
-    }
-}
-
-/// All test targets by name.
-fn test_files() -> BTreeMap<String, Names> {
-    fn add(names: &mut Names, directory: &Path) {
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                add(names, &path);
-            } else if path.extension().is_some_and(|e| e == "rs")
-                && let Ok(text) = std::fs::read_to_string(&path)
-            {
-                names.extend(Names::of(&text));
-            }
-        }
-    }
-    let mut files = BTreeMap::new();
-    for entry in std::fs::read_dir(package_file("tests"))
-        .expect("tests/ is there")
-        .flatten()
-    {
-        let path = entry.path();
-        if path.extension().is_some_and(|e| e == "rs") {
-            let stem = path
-                .file_stem()
-                .expect("a file name")
-                .to_string_lossy()
-                .into_owned();
-            let text = std::fs::read_to_string(&path).expect("a readable test file");
-            let mut names = Names::of(&text);
-            add(&mut names, &path.with_extension(""));
-            files.insert(stem, names);
-        }
-    }
-    files
-}
 
 /// The cells of a table row; `\|` is no border.
 fn cells(line: &str) -> Vec<String> {
@@ -241,14 +126,8 @@ fn cell_objection(cell: &str, files: &BTreeMap<String, Names>) -> Option<String>
             continue;
         }
         tests += 1;
-        let Some((file, path)) = quoted.split_once("::") else {
-            return Some(format!("{quoted} is not file::function"));
-        };
-        let Some(names) = files.get(file) else {
-            return Some(format!("there is no tests/{file}.rs"));
-        };
-        if let Some(objection) = names.objection(path) {
-            return Some(format!("tests/{file}.rs {objection}"));
+        if let Err(objection) = existing(quoted, files) {
+            return Some(objection);
         }
     }
     let between: String = cell.split('`').step_by(2).collect();

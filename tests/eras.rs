@@ -151,7 +151,7 @@ async fn does_not_fall_back(wire: Wire, step: Value) -> StartFailure {
     let world = World::new(wire, Era::Automatic, script).await;
     let failure = negotiate(world.spec().limits(quick_probe()))
         .await
-        .unwrap_err();
+        .expect_err("nothing is negotiated");
     assert_eq!(world.bed.read("initialize"), 0, "{failure:?}");
     failure
 }

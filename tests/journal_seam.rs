@@ -37,7 +37,10 @@ struct Counting {
 
 impl Counting {
     fn note(&self, asked: Asked, fails: &AtomicBool) -> Recorded<'_> {
-        self.asked.lock().unwrap().push(asked);
+        self.asked
+            .lock()
+            .expect("nobody panics in there")
+            .push(asked);
         let fails = fails.load(Ordering::SeqCst);
         Box::pin(async move {
             if fails {
@@ -48,7 +51,7 @@ impl Counting {
     }
 
     fn take(&self) -> Vec<Asked> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
+        std::mem::take(&mut *self.asked.lock().expect("nobody panics in there"))
     }
 }
 
@@ -73,7 +76,7 @@ async fn with_journal() -> (Supervisor, Arc<Counting>) {
         .journal(Arc::clone(&journal) as Arc<dyn Journal>)
         .start()
         .await
-        .unwrap();
+        .expect("it starts");
     (supervisor, journal)
 }
 

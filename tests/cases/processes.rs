@@ -154,21 +154,21 @@ impl Host {
         let task = json!({
             "dir": bed.path(), "script": bed.script(), "modern": *era == Era::Discover,
         });
-        let child = Command::new(std::env::current_exe().unwrap())
+        let child = Command::new(std::env::current_exe().expect("a test has a path"))
             .args(["--exact", "processes::host", "--nocapture"])
             .env(HOST, task.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .process_group(0)
             .spawn()
-            .unwrap();
+            .expect("it starts");
         let host = Self(child);
         bed.until_file("ready").await;
         host
     }
 
     fn pid(&self) -> i32 {
-        i32::try_from(self.0.id()).unwrap()
+        i32::try_from(self.0.id()).expect("a pid")
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod lane;
 pub mod lent;
+pub mod logs;
 pub mod rig;
 pub mod world;
 

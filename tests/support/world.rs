@@ -3,9 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use mcp_supervisor::{
-    CallError, ConnectionSpec, Era, Event, EventStream, Limits, OwnedConnection, Received,
-    Supervisor, ToolCall, What,
+    CallError, ConnectionSpec, Era, Event, EventStream, LentConnection, LentSpec, Limits,
+    OwnedConnection, Received, Supervisor, ToolCall, What,
     error::{NotSentReason, StartError, UnknownCause},
+};
+use rmcp::{
+    ClientServiceExt as _, RoleClient,
+    model::ProtocolVersion,
+    service::{ClientLifecycleMode, RunningService},
+    transport::{StreamableHttpClientTransport, TokioChildProcess},
 };
 use serde_json::{Value, json};
 
@@ -68,10 +74,35 @@ impl World {
         }
     }
 
+    /// A client of the caller's own.
+    pub async fn client(&self) -> Client {
+        let lifecycle = match self.era {
+            Era::Discover => ClientLifecycleMode::Discover {
+                preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+            },
+            _ => ClientLifecycleMode::Initialize,
+        };
+        let client = match &self.http {
+            None => {
+                let command = tokio::process::Command::from(self.bed.command("stdio"));
+                let process = TokioChildProcess::new(command).expect("the fault server starts");
+                ().serve_with_lifecycle(process, lifecycle).await
+            }
+            Some(http) => {
+                let transport = StreamableHttpClientTransport::from_uri(http.url());
+                ().serve_with_lifecycle(transport, lifecycle).await
+            }
+        };
+        client.expect("the fault server greets")
+    }
+
     pub fn is_modern_http(&self) -> bool {
         self.wire == Wire::Http && self.era == Era::Discover
     }
 }
+
+/// A client service that a caller made.
+pub type Client = RunningService<RoleClient, ()>;
 
 pub async fn supervisor() -> Supervisor {
     Supervisor::builder().start().await.expect("it starts")
@@ -82,6 +113,23 @@ pub async fn open(spec: ConnectionSpec) -> (Supervisor, OwnedConnection) {
     let supervisor = supervisor().await;
     let connection = supervisor.open("server", spec).await.expect("it opens");
     (supervisor, connection)
+}
+
+/// Lends `client` as `server`.
+pub async fn lend(supervisor: &Supervisor, client: &Client, as_peer: bool) -> LentConnection {
+    let spec = LentSpec::new();
+    if as_peer {
+        let peer = client.peer().clone();
+        supervisor
+            .lend_peer("server", peer, spec)
+            .await
+            .expect("it is open")
+    } else {
+        supervisor
+            .lend_service("server", client, spec)
+            .await
+            .expect("it is open")
+    }
 }
 
 pub async fn shut_down(supervisor: Supervisor) {
