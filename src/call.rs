@@ -21,7 +21,7 @@ pub use answer::{AnswerKind, ToolAnswer};
 
 use crate::{
     catalog::ToolSchemas,
-    connection::Line,
+    connection::{Attempt, Line},
     error::{
         About, CallError, Failed, InvalidRequest, NotSent, NotSentReason, Rejected, Unknown,
         UnknownCause, Unsettled, Wait,
@@ -45,7 +45,7 @@ struct Operation<'a> {
     journal: Option<&'a dyn Journal>,
     id: OperationId,
     kind: OperationKind,
-    request: ClientRequest,
+    request: Arc<ClientRequest>,
     tool: Option<String>,
     key: Option<IdempotencyKey>,
     times: Times,
@@ -250,7 +250,7 @@ impl<'a> Caller<'a> {
             journal: self.journal,
             id,
             kind,
-            request,
+            request: Arc::new(request),
             tool: None,
             key: None,
             times,
@@ -520,20 +520,17 @@ impl Operation<'_> {
                 .map_err(|error| NotSentReason::Journal(Arc::from(error)))?;
         }
         self.attempts += 1;
-        let (line, id, number) = (self.line, self.id, self.attempts);
-        let mut told = None;
-        let mut handed_over = |generation| {
-            told = Some(generation);
-            line.tell(What::AttemptStarted {
-                operation: id,
-                attempt: attempt_id,
-                generation,
-                number,
-            });
+        let this = Attempt {
+            operation: self.id,
+            id: attempt_id,
+            number: self.attempts,
+            only_in,
         };
-        let request = self.request.clone();
-        let times = &self.times;
-        let done = attempt(line, self.kind, request, times, only_in, &mut handed_over).await;
+        let mut told = None;
+        let mut handed_over = |generation| told = Some(generation);
+        let request = Arc::clone(&self.request);
+        let (kind, times) = (self.kind, &self.times);
+        let done = attempt(self.line, kind, this, request, times, &mut handed_over).await;
         if told.is_some() {
             self.generation = told;
         } else {

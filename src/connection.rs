@@ -17,13 +17,13 @@ use std::{
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::{
-    sync::{Semaphore, oneshot, watch},
+    sync::{Notify, Semaphore, futures::Notified, oneshot, watch},
     time::Instant,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(crate) use step::{Admission, Gate};
-pub(crate) use ticket::{GiveUpOnDrop, Progress, Ticket};
+pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket, Waits};
 
 use crate::{
     catalog::ToolSchemas,
@@ -58,6 +58,7 @@ pub(crate) struct Line {
     generations: AtomicU64,
     status: watch::Sender<ConnectionStatus>,
     newest: Mutex<Option<Arc<Pulse>>>,
+    session_over: Notify,
     hardest_stop: Mutex<Option<Stopped>>,
     mailbox: RwLock<Option<Mailbox>>,
     stopping: Mutex<Vec<CancellationToken>>,
@@ -159,6 +160,7 @@ impl Line {
                 in_flight: 0,
                 dropped: DroppedFrames::default(),
             }),
+            session_over: Notify::new(),
             hardest_stop: Mutex::default(),
             newest: Mutex::new(match source {
                 LineSource::Owned(_) => None,
@@ -315,6 +317,21 @@ impl Line {
         mailbox.actor.send_message(Message::Panic).unwrap();
     }
 
+    /// Waits until a session, whichever, ends after this call. Callers that sleep from the mailbox
+    /// to the answer look at their tickets then.
+    pub(crate) fn session_over(&self) -> Notified<'_> {
+        self.session_over.notified()
+    }
+
+    fn end_caller(self: &Arc<Self>) -> impl Fn() + Send + Sync + 'static {
+        let line = Arc::downgrade(self);
+        move || {
+            if let Some(line) = line.upgrade() {
+                line.session_over.notify_waiters();
+            }
+        }
+    }
+
     fn room_caller(self: &Arc<Self>) -> impl Fn() + Send + Sync + 'static {
         let line = Arc::downgrade(self);
         move || {
@@ -407,6 +424,7 @@ impl Actor for ConnectionActor {
             LineSource::Lent(session) => {
                 let pulse = Arc::clone(&session.pulse);
                 pulse.on_room(line.room_caller());
+                pulse.on_end(line.end_caller());
                 let session = Some(Arc::clone(session));
                 (
                     State::lent(),
@@ -777,6 +795,7 @@ impl Working {
         };
         let pulse = Arc::new(Pulse::new(generation, Arc::clone(&tell)));
         pulse.on_room(line.room_caller());
+        pulse.on_end(line.end_caller());
         *line.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&pulse));
         let (command, commands) = watch::channel(Command::Run);
         let mut after = line.must_be_gone(std::mem::take(&mut self.after_failure));
@@ -857,7 +876,16 @@ impl Working {
             self.waiting.push_back(ticket);
             return;
         };
-        match ticket.hand_over(&session) {
+        let generation = session.pulse.generation;
+        let told = |attempt: &Attempt| {
+            self.line.tell(What::AttemptStarted {
+                operation: attempt.operation,
+                attempt: attempt.id,
+                generation,
+                number: attempt.number,
+            });
+        };
+        match ticket.hand_over(&session, told) {
             Handing::Done if self.line.ownership.is_lent() => {}
             Handing::Done => {
                 while self

@@ -8,7 +8,13 @@ mod actor;
 mod offer;
 mod start;
 
-use std::{future::Future, pin::Pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use rmcp::{
     Peer, RoleClient, ServiceError,
@@ -138,7 +144,7 @@ impl Session {
 fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     let future = tokio::task::coop::unconstrained(future);
     let mut future = std::pin::pin!(future);
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut context = Context::from_waker(Waker::noop());
     match future.as_mut().poll(&mut context) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
@@ -147,6 +153,8 @@ fn poll_once<F: Future>(future: F) -> Option<F::Output> {
 
 enum Answer {
     Plain(oneshot::Receiver<Result<ServerResult, ServiceError>>),
+    /// It came while nobody was waiting yet.
+    Come(Option<Box<Result<ServerResult, ServiceError>>>),
     WithIdleLimit(Pin<Box<dyn Future<Output = Result<ServerResult, ServiceError>> + Send>>),
 }
 
@@ -169,7 +177,28 @@ impl Pending {
     pub(crate) async fn answer(&mut self) -> Result<ServerResult, ServiceError> {
         match &mut self.answer {
             Answer::Plain(rx) => rx.await.unwrap_or(Err(ServiceError::TransportClosed)),
+            Answer::Come(answer) => match answer.take() {
+                Some(answer) => *answer,
+                None => Err(ServiceError::TransportClosed),
+            },
             Answer::WithIdleLimit(waiting) => waiting.await,
+        }
+    }
+
+    /// Lets the answer wake `caller`. `false`: it cannot, because the answer is there already or
+    /// the caller's own waiting has a part in it.
+    pub(crate) fn will_wake(&mut self, caller: &Waker) -> bool {
+        let Answer::Plain(rx) = &mut self.answer else {
+            return false;
+        };
+        let waiting = tokio::task::coop::unconstrained(rx);
+        match std::pin::pin!(waiting).poll(&mut Context::from_waker(caller)) {
+            Poll::Pending => true,
+            Poll::Ready(answer) => {
+                let answer = answer.unwrap_or(Err(ServiceError::TransportClosed));
+                self.answer = Answer::Come(Some(Box::new(answer)));
+                false
+            }
         }
     }
 
@@ -177,6 +206,7 @@ impl Pending {
     pub(crate) fn answer_now(&mut self) -> Option<Result<ServerResult, ServiceError>> {
         match &mut self.answer {
             Answer::Plain(rx) => rx.try_recv().ok(),
+            Answer::Come(answer) => answer.take().map(|answer| *answer),
             Answer::WithIdleLimit(waiting) => poll_once(waiting.as_mut()),
         }
     }

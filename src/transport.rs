@@ -52,6 +52,7 @@ pub(crate) struct Pulse {
     dropped: [AtomicU64; 3],
     wanted: AtomicBool,
     room: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    over: OnceLock<Box<dyn Fn() + Send + Sync>>,
     tell: Arc<dyn Fn(What) + Send + Sync>,
 }
 
@@ -72,6 +73,7 @@ impl Pulse {
             dropped: Default::default(),
             wanted: AtomicBool::new(false),
             room: OnceLock::new(),
+            over: OnceLock::new(),
             tell,
         }
     }
@@ -171,6 +173,14 @@ impl Pulse {
         let _ = self.loss.set(loss);
         let _ = self.ended_at.set(Instant::now());
         self.ended.cancel();
+        if let Some(over) = self.over.get() {
+            over();
+        }
+    }
+
+    /// Sets whom the end calls, once it is published. The first one stays.
+    pub(crate) fn on_end(&self, over: impl Fn() + Send + Sync + 'static) {
+        let _ = self.over.set(Box::new(over));
     }
 
     /// When the session ended, if it has.

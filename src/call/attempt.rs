@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    connection::{GiveUpOnDrop, Line, Progress, Ticket},
+    connection::{Attempt, GiveUpOnDrop, Line, Progress, Ticket, Waits},
     error::{NotSentReason, Source, UnknownCause, Wait},
     evidence::{CameBack, Loss, Outcome, ServerError, SessionAfter, WireFault, WireReport, judge},
     operation::{Generation, OperationKind},
@@ -107,21 +107,28 @@ enum Stop {
 pub(super) async fn attempt(
     line: &Line,
     kind: OperationKind,
-    request: ClientRequest,
+    attempt: Attempt,
+    request: Arc<ClientRequest>,
     times: &Times,
-    only_in: Option<Generation>,
     handed_over: &mut (dyn FnMut(Generation) + Send),
 ) -> Result<Answered, Without> {
-    let ticket = Arc::new(Ticket::new(request, times.idle).only_in(only_in));
+    let waits = Waits {
+        attempt: times.attempt,
+        idle: times.idle,
+    };
+    let ticket = Arc::new(Ticket::new(attempt, request, waits));
     let Some(alive) = line.submit(Arc::clone(&ticket)) else {
         return Err(no_mailbox(line).into());
     };
     let _give_up = GiveUpOnDrop(&ticket);
     let mut last: Option<Handed> = None;
     loop {
+        let session_over = line.session_over();
         let progress = tokio::select! {
             biased;
             progress = ticket.progress() => progress,
+            // Perhaps the one that it was handed over to.
+            () = session_over => continue,
             () = alive.cancelled() => return Err(actor_failed(line, &ticket, last)),
             () = cancelled(times) => return Err(stop(Stop::Cancelled, &ticket, last)),
             () = tokio::time::sleep_until(times.total) => {

@@ -5,31 +5,87 @@
 //! hand-over has a dispatch cell of its own, so a session that is gone can never write it late.
 
 use std::{
+    future::{Future, poll_fn},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use rmcp::model::ClientRequest;
-use tokio::sync::Notify;
 
 use crate::{
     error::NotSentReason,
     evidence::DispatchCell,
-    operation::{Generation, OperationKind},
+    operation::{AttemptId, Generation, OperationId, OperationKind},
     session::{NotTaken, Pending, Session},
 };
 
 pub(crate) struct Ticket {
-    request: ClientRequest,
-    idle: Option<Duration>,
-    only_in: Option<Generation>,
+    pub(crate) attempt: Attempt,
+    request: Arc<ClientRequest>,
+    waits: Waits,
     slot: Mutex<Slot>,
-    wake: Notify,
+}
+
+/// Which attempt of which operation a ticket is.
+pub(crate) struct Attempt {
+    pub(crate) operation: OperationId,
+    pub(crate) id: AttemptId,
+    pub(crate) number: u32,
+    /// The one session that it may run on, where its contract has looked at that session.
+    pub(crate) only_in: Option<Generation>,
+}
+
+/// The limits of a ticket that are counted from its hand-over.
+#[derive(Clone, Copy)]
+pub(crate) struct Waits {
+    pub(crate) attempt: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
+}
+
+impl Waits {
+    /// Whether the caller has anything to begin at the hand-over.
+    fn has_any(self) -> bool {
+        self.attempt.is_some() || self.idle.is_some()
+    }
 }
 
 struct Slot {
     cell: Arc<DispatchCell>,
     phase: Phase,
+    caller: Option<Waker>,
+}
+
+impl Slot {
+    /// Waits for the next change of the phase.
+    fn wait(&mut self, context: &Context<'_>) {
+        match &mut self.caller {
+            Some(caller) => caller.clone_from(context.waker()),
+            None => self.caller = Some(context.waker().clone()),
+        }
+    }
+
+    fn take_progress(&mut self) -> Option<Progress> {
+        match std::mem::replace(&mut self.phase, Phase::Taken) {
+            Phase::Handed(pending) => Some(Progress::Handed(pending)),
+            Phase::Refused(reason) => Some(Progress::Refused(reason)),
+            Phase::Misplaced => Some(Progress::Misplaced),
+            Phase::Lost => Some(Progress::Lost),
+            other @ (Phase::Waiting | Phase::Taken | Phase::GivenUp) => {
+                self.phase = other;
+                None
+            }
+        }
+    }
+}
+
+/// Wakes the caller, with the slot open for it.
+fn wake(mut slot: MutexGuard<'_, Slot>) {
+    let caller = slot.caller.take();
+    drop(slot);
+    if let Some(caller) = caller {
+        caller.wake();
+    }
 }
 
 enum Phase {
@@ -68,24 +124,18 @@ pub(crate) enum Handing {
 }
 
 impl Ticket {
-    pub(crate) fn new(request: ClientRequest, idle: Option<Duration>) -> Self {
+    pub(crate) fn new(attempt: Attempt, request: Arc<ClientRequest>, waits: Waits) -> Self {
         let slot = Slot {
             cell: Arc::new(DispatchCell::new()),
             phase: Phase::Waiting,
+            caller: None,
         };
         Self {
+            attempt,
             request,
-            idle,
-            only_in: None,
+            waits,
             slot: Mutex::new(slot),
-            wake: Notify::new(),
         }
-    }
-
-    /// It may be handed over to this session alone, if to one.
-    pub(crate) fn only_in(mut self, generation: Option<Generation>) -> Self {
-        self.only_in = generation;
-        self
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -94,24 +144,31 @@ impl Ticket {
 
     // The connection's side.
 
-    pub(crate) fn hand_over(&self, session: &Session) -> Handing {
+    /// `told` is called when it was handed over, before its caller can learn that.
+    pub(crate) fn hand_over(&self, session: &Session, told: impl FnOnce(&Attempt)) -> Handing {
         let mut slot = self.slot();
         if !matches!(slot.phase, Phase::Waiting) {
             return Handing::Dropped;
         }
-        if self
-            .only_in
-            .is_some_and(|only| only != session.pulse.generation)
-        {
+        let only_in = self.attempt.only_in;
+        if only_in.is_some_and(|only| only != session.pulse.generation) {
             slot.phase = Phase::Misplaced;
-            drop(slot);
-            self.wake.notify_one();
+            wake(slot);
             return Handing::Dropped;
         }
         // The request is kept, because it may be taken back and handed over again.
-        let handing = match session.hand_over(self.request.clone(), &slot.cell, self.idle) {
-            Ok(pending) => {
+        let request = ClientRequest::clone(&self.request);
+        let handing = match session.hand_over(request, &slot.cell, self.waits.idle) {
+            Ok(mut pending) => {
+                told(&self.attempt);
+                // A caller that has nothing to do until the answer comes sleeps on until then:
+                // being woken twice is a good part of what a call costs.
+                let caller = slot.caller.as_ref().filter(|_| !self.waits.has_any());
+                let sleeps_on = caller.is_some_and(|caller| pending.will_wake(caller));
                 slot.phase = Phase::Handed(pending);
+                if sleeps_on {
+                    return Handing::Done;
+                }
                 Handing::Done
             }
             Err(NotTaken::Ended) => return Handing::SessionOver,
@@ -131,8 +188,7 @@ impl Ticket {
                 Handing::Dropped
             }
         };
-        drop(slot);
-        self.wake.notify_one();
+        wake(slot);
         handing
     }
 
@@ -140,8 +196,7 @@ impl Ticket {
         let mut slot = self.slot();
         if matches!(slot.phase, Phase::Waiting) {
             slot.phase = Phase::Refused(reason);
-            drop(slot);
-            self.wake.notify_one();
+            wake(slot);
         }
     }
 
@@ -171,47 +226,39 @@ impl Ticket {
         } else if session_is_over && matches!(slot.phase, Phase::Taken) {
             slot.phase = Phase::Lost;
         }
-        drop(slot);
-        self.wake.notify_one();
+        wake(slot);
         won
     }
 
     // The caller's side.
 
     /// Waits until the connection has done something with it. Can be dropped and called again.
-    pub(crate) async fn progress(&self) -> Progress {
-        loop {
-            let woken = self.wake.notified();
-            if let Some(progress) = self.take_progress() {
-                return progress;
+    ///
+    /// A caller that only waits for an answer learns of the hand-over with the answer, or when it
+    /// asks again.
+    pub(crate) fn progress(&self) -> impl Future<Output = Progress> + '_ {
+        poll_fn(|context| {
+            let mut slot = self.slot();
+            match slot.take_progress() {
+                Some(progress) => Poll::Ready(progress),
+                None => {
+                    slot.wait(context);
+                    Poll::Pending
+                }
             }
-            woken.await;
-        }
-    }
-
-    fn take_progress(&self) -> Option<Progress> {
-        let mut slot = self.slot();
-        match std::mem::replace(&mut slot.phase, Phase::Taken) {
-            Phase::Handed(pending) => Some(Progress::Handed(pending)),
-            Phase::Refused(reason) => Some(Progress::Refused(reason)),
-            Phase::Misplaced => Some(Progress::Misplaced),
-            Phase::Lost => Some(Progress::Lost),
-            other @ (Phase::Waiting | Phase::Taken | Phase::GivenUp) => {
-                slot.phase = other;
-                None
-            }
-        }
+        })
     }
 
     /// Waits until it was taken back from the session whose pending answer the caller has.
-    pub(crate) async fn moved(&self) {
-        loop {
-            let woken = self.wake.notified();
-            if !matches!(self.slot().phase, Phase::Taken) {
-                return;
+    pub(crate) fn moved(&self) -> impl Future<Output = ()> + '_ {
+        poll_fn(|context| {
+            let mut slot = self.slot();
+            if !matches!(slot.phase, Phase::Taken) {
+                return Poll::Ready(());
             }
-            woken.await;
-        }
+            slot.wait(context);
+            Poll::Pending
+        })
     }
 
     /// Gives it up. `true` is proof that it was not and will not be sent.

@@ -18,11 +18,13 @@ use std::{
 use rmcp::{
     RoleClient,
     model::{
-        ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, ErrorData,
-        JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+        CallToolResult, ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode,
+        ErrorData, JsonRpcMessage, JsonRpcVersion2_0, RequestId, ServerJsonRpcMessage,
+        ServerResult,
     },
     transport::Transport,
 };
+use serde::Deserialize;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     sync::mpsc,
@@ -57,13 +59,30 @@ pub(crate) struct OrderedTransport<R> {
     queue: mpsc::UnboundedSender<Outgoing>,
     /// Messages of our own making, which rmcp is to take for the server's.
     made_up: mpsc::UnboundedReceiver<ServerJsonRpcMessage>,
-    outstanding: HashMap<i64, Option<Arc<DispatchCell>>>,
+    outstanding: HashMap<i64, Asked>,
     first_id: i64,
     pulse: Arc<Pulse>,
     exit: Option<ExitWatch>,
     writer_failed: CancellationToken,
     discover: Discover,
     ending: Ending,
+}
+
+/// A request that waits for its answer.
+struct Asked {
+    cell: Option<Arc<DispatchCell>>,
+    tool_call: bool,
+}
+
+/// The answer to a tool call and nothing beside it. What has other members, or another kind of
+/// result, is for rmcp's decoder to judge.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToolFrame {
+    #[serde(rename = "jsonrpc")]
+    _version: JsonRpcVersion2_0,
+    id: i64,
+    result: CallToolResult,
 }
 
 /// The `server/discover` of the handshake and its time limit, where there is one to fall back to.
@@ -147,7 +166,11 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return None;
         }
-        match serde_json::from_slice::<ServerJsonRpcMessage>(line) {
+        let message = match self.tool_answer(line) {
+            Some(message) => Ok(message),
+            None => serde_json::from_slice::<ServerJsonRpcMessage>(line),
+        };
+        match message {
             Ok(message) => {
                 self.pulse.hear();
                 self.on_message(message)
@@ -165,6 +188,19 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
                 self.give_up(id_in(line), WireFault::BadAnswer(what.into()))
             }
         }
+    }
+
+    /// Decodes the answer to a tool call straight into its type, if it is one. rmcp's own decoder
+    /// tries fifteen other types first, which is most of the work of a call.
+    fn tool_answer(&self, line: &[u8]) -> Option<ServerJsonRpcMessage> {
+        let frame = serde_json::from_slice::<ToolFrame>(line).ok()?;
+        let asked = self
+            .outstanding
+            .get(&frame.id.checked_sub(self.first_id)?)?;
+        asked.tool_call.then(|| {
+            let result = ServerResult::CallToolResult(frame.result);
+            ServerJsonRpcMessage::response(result, RequestId::Number(frame.id))
+        })
     }
 
     fn on_message(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
@@ -194,7 +230,7 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     }
 
     /// Takes a request off the list of those that wait for an answer.
-    fn settle(&mut self, id: i64) -> Option<Option<Arc<DispatchCell>>> {
+    fn settle(&mut self, id: i64) -> Option<Asked> {
         if self.discover.waiting.is_some_and(|(probe, _)| probe == id) {
             self.discover.waiting = None;
         }
@@ -204,9 +240,9 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     /// Ends the wait for an answer that came and cannot be read.
     fn give_up(&mut self, wire_id: Option<i64>, fault: WireFault) -> Option<ServerJsonRpcMessage> {
         let id = wire_id?.checked_sub(self.first_id)?;
-        let cell = self.settle(id)?;
+        let asked = self.settle(id)?;
         self.pulse.hear();
-        if let Some(cell) = cell {
+        if let Some(cell) = asked.cell {
             cell.report(WireReport {
                 fault: Some(fault),
                 ..WireReport::default()
@@ -265,13 +301,17 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
             JsonRpcMessage::Request(request) => {
                 if let RequestId::Number(n) = &mut request.id {
                     id = Some(*n);
-                    self.outstanding.insert(*n, cell.clone());
                     // A later one is a probe, whose answer must not be made up.
                     if let (ClientRequest::DiscoverRequest(_), None, Some(limit)) =
                         (&request.request, &cell, self.discover.limit)
                     {
                         self.discover.waiting = Some((*n, Instant::now() + limit));
                     }
+                    let asked = Asked {
+                        cell: cell.clone(),
+                        tool_call: matches!(request.request, ClientRequest::CallToolRequest(_)),
+                    };
+                    self.outstanding.insert(*n, asked);
                     *n += self.first_id;
                 }
             }
@@ -423,6 +463,60 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             let _ = self
                 .releases
                 .send(made_up_error(id, ErrorCode::INTERNAL_ERROR));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours(frame: &str) -> Option<CallToolResult> {
+        let frame = serde_json::from_str::<ToolFrame>(frame).ok();
+        frame.map(|frame| frame.result)
+    }
+
+    fn rmcps(frame: &str) -> Option<CallToolResult> {
+        match serde_json::from_str(frame).ok()? {
+            ServerJsonRpcMessage::Response(response) => match response.result {
+                ServerResult::CallToolResult(result) => Some(result),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_tool_answer_is_decoded_as_rmcp_decodes_it() {
+        for result in [
+            r#"{"content":[{"type":"text","text":"a\u00e9\"b"}]}"#,
+            r#"{"content":[],"isError":true,"_meta":{"a":1}}"#,
+            r#"{"structuredContent":null}"#,
+            r#"{"content":[],"structuredContent":{"deep":[1,2.5,null]},"resultType":"complete"}"#,
+            r#"{"content":[{"type":"image","data":"AA==","mimeType":"image/png"}],"later":1}"#,
+        ] {
+            let frame = format!(r#"{{"id":7,"result":{result},"jsonrpc":"2.0"}}"#);
+            assert!(ours(&frame).is_some(), "{frame}");
+            assert_eq!(ours(&frame), rmcps(&frame), "{frame}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_plain_tool_answer_is_left_to_rmcp() {
+        for frame in [
+            r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"tools":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"resultType":"input_required","content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"resultType":"task","content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":""},"result":{"content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"method":"ping","result":{"content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":"7","result":{"content":[]}}"#,
+            r#"{"jsonrpc":"1.0","id":7,"result":{"content":[]}}"#,
+            r#"{"id":7,"result":{"content":[]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text"}]}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[]}"#,
+        ] {
+            assert_eq!(ours(frame), None, "{frame}");
         }
     }
 }
