@@ -627,6 +627,10 @@ fn fill(peer: &Peer<RoleClient>) -> usize {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::await_holding_lock,
+    reason = "the other side, which the lock holds up, runs in a runtime of its own"
+)]
 async fn a_full_lent_channel_is_overload_and_nothing_was_sent() {
     // The caller's client stands still in a runtime of its own, so that ours does not with it.
     let theirs = tokio::runtime::Builder::new_multi_thread()
