@@ -266,7 +266,7 @@ async fn past_its_deadline_a_shutdown_recalls_the_queue_and_reports_what_stays_u
 }
 
 #[tokio::test]
-async fn a_shutdown_says_how_far_it_had_to_go_and_stops_in_the_reverse_order() {
+async fn a_shutdown_says_how_far_it_had_to_go() {
     bounded(async {
         let supervisor = supervisor().await;
         let mut events = supervisor.events();
@@ -712,8 +712,10 @@ async fn an_operation_too_many_waits_within_its_own_deadline_where_that_is_asked
 async fn one_in_flight_gives_order_over_http() {
     for (wire, era) in everywhere() {
         bounded(async {
-            // Each takes longer than the one behind it would need to overtake it.
-            let script = json!({"rules": [{"on": "tools/call", "do": ["ledger", {"sleep_ms": 5}, "answer"]}]});
+            // The first takes long enough for all that come behind it to overtake it.
+            let script = json!({"rules": [
+                {"on": "tools/call", "nth": 1, "do": [{"sleep_ms": 300}, "ledger", "answer"]},
+            ]});
             let world = World::new(wire, era, script).await;
             let limits = Limits {
                 max_in_flight: 1,

@@ -1,7 +1,12 @@
-//! A connection actor that panics: what its handles, its calls and its old session then do.
+//! A connection actor that panics: what its handles, its calls and its old session then do. And the
+//! order in which a shutdown begins to close.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rmcp::{
+    model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
+    transport::{IntoTransport as _, Transport},
+};
 use serde_json::{Value, json};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex,
@@ -13,7 +18,7 @@ use crate::{
     CallError, Era, Outcome, Received, SharedConnection, ToolAnswer, ToolCall,
     error::{NotSentReason, UnknownCause},
     policy::Backoff,
-    spec::{Recovery, Revision},
+    spec::{Recovery, Revision, WireOrder},
 };
 
 /// The servers at the other ends of a connection's in-memory pipes.
@@ -75,6 +80,29 @@ impl Servers {
     }
 }
 
+/// A transport that takes its time to close.
+struct Lingering<T>(T);
+
+impl<T: Transport<RoleClient>> Transport<RoleClient> for Lingering<T> {
+    type Error = T::Error;
+
+    fn send(
+        &mut self,
+        message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = Result<(), T::Error>> + Send + 'static {
+        self.0.send(message)
+    }
+
+    fn receive(&mut self) -> impl Future<Output = Option<ServerJsonRpcMessage>> + Send {
+        self.0.receive()
+    }
+
+    async fn close(&mut self) -> Result<(), T::Error> {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        self.0.close().await
+    }
+}
+
 /// A test's outer deadline.
 async fn bounded(body: impl Future<Output = ()>) {
     timeout_at(Instant::now() + Duration::from_secs(30), body)
@@ -100,17 +128,32 @@ impl Rig {
         let opening = Arc::clone(&servers);
         let spec = ConnectionSpec::byte_stream(move || {
             std::future::ready(Ok::<_, std::io::Error>(opening.open()))
-        })
-        .era(Era::Initialize(Revision::V2025_11_25))
-        .limits(limits)
-        .recovery(Recovery {
-            max_restarts,
-            backoff: Backoff {
-                base: Duration::ZERO,
-                cap: Duration::ZERO,
-            },
-            ..Recovery::default()
         });
+        Self::over(servers, spec.limits(limits), max_restarts).await
+    }
+
+    /// Over transports that take their time to close.
+    async fn lingering() -> Self {
+        let servers = Arc::new(Servers::default());
+        let opening = Arc::clone(&servers);
+        let spec = ConnectionSpec::factory(WireOrder::Ordered, move || {
+            let inner = opening.open().into_transport();
+            std::future::ready(Ok::<_, std::io::Error>(Lingering(inner)))
+        });
+        Self::over(servers, spec, 1_000).await
+    }
+
+    async fn over(servers: Arc<Servers>, spec: ConnectionSpec, max_restarts: u32) -> Self {
+        let spec = spec
+            .era(Era::Initialize(Revision::V2025_11_25))
+            .recovery(Recovery {
+                max_restarts,
+                backoff: Backoff {
+                    base: Duration::ZERO,
+                    cap: Duration::ZERO,
+                },
+                ..Recovery::default()
+            });
         let supervisor = Supervisor::builder().start().await.unwrap();
         let owner = supervisor.open("server", spec).await.unwrap();
         let line = supervisor
@@ -266,7 +309,7 @@ async fn an_answer_that_was_there_before_the_actor_panicked_is_the_answer() {
 #[tokio::test]
 async fn the_old_session_is_gone_before_the_one_after_a_panic_connects() {
     bounded(async {
-        let rig = Rig::new(Limits::default()).await;
+        let rig = Rig::lingering().await;
         for _ in 0..20 {
             loop {
                 match rig.call("echo").await.unwrap() {
@@ -337,6 +380,43 @@ async fn a_lent_session_outlives_an_actor_that_panics() {
         assert_eq!(servers.opened.load(Ordering::SeqCst), 1);
         assert_eq!(servers.gone.load(Ordering::SeqCst), 0);
         assert_eq!(servers.called(), ["echo", "echo"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shutdown_begins_to_close_sessions_in_the_reverse_order_of_their_opening() {
+    bounded(async {
+        let supervisor = Supervisor::builder().start().await.unwrap();
+        let closed = Arc::new(Mutex::new(Vec::new()));
+        let mut owners = Vec::new();
+        for name in ["first", "second", "third"] {
+            let closed = Arc::clone(&closed);
+            let spec = ConnectionSpec::byte_stream(move || {
+                let closed = Arc::clone(&closed);
+                let (ours, theirs) = duplex(64 * 1024);
+                tokio::spawn(async move {
+                    Servers::default().serve(theirs).await;
+                    closed.lock().unwrap().push(name);
+                });
+                std::future::ready(Ok::<_, std::io::Error>(split(ours)))
+            })
+            .era(Era::Initialize(Revision::V2025_11_25));
+            let owner = supervisor.open(name, spec).await.unwrap();
+            owners.push(owner);
+        }
+        // Not in the order of their opening.
+        for at in [1, 2, 0] {
+            let call = ToolCall::new("echo", json!({}));
+            owners[at].call_tool(call).await.unwrap();
+        }
+        let report = supervisor.shutdown(Duration::from_secs(5)).await;
+        let names = report.connections.iter().map(|c| c.name.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), ["first", "second", "third"]);
+        while closed.lock().unwrap().len() < 3 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(*closed.lock().unwrap(), ["third", "second", "first"]);
     })
     .await;
 }

@@ -323,10 +323,17 @@ async fn no_step_of_closing_hangs() {
 async fn through_many_restarts_one_generation_works_while_at_most_one_drains() {
     for (wire, era) in everywhere() {
         bounded(async {
-            let world = World::new(wire, era, json!({})).await;
+            // Each takes its time to go.
+            let script = json!({
+                "ignore_eof": true, "ignore_term": true,
+                "rules": [{"on": "DELETE", "do": [{"sleep_ms": 50}, "answer"]}],
+            });
+            let world = World::new(wire, era, script).await;
             let limits = Limits {
+                stdin_grace: Duration::from_millis(50),
+                term_grace: Duration::from_millis(50),
                 reconnect_grace: Duration::from_millis(10),
-                ..short_graces()
+                ..Limits::default()
             };
             let (supervisor, server) = open(world.spec().limits(limits)).await;
             let mut events = supervisor.events();
