@@ -632,13 +632,10 @@ impl Working {
 
     /// What the session that is being started says.
     fn news(&mut self, generation: Generation, report: Report) -> Option<StartPlan> {
-        let Some(current) = self
+        let current = self
             .current
             .as_mut()
-            .filter(|c| c.pulse.generation == generation)
-        else {
-            return None;
-        };
+            .filter(|c| c.pulse.generation == generation)?;
         match report {
             Report::Started(session) => {
                 current.session = Some(session);

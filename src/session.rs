@@ -148,7 +148,7 @@ fn poll_once<F: Future>(future: F) -> Option<F::Output> {
 enum Answer {
     Plain(oneshot::Receiver<Result<ServerResult, ServiceError>>),
     /// It came while nobody was waiting yet.
-    Come(Option<Result<ServerResult, ServiceError>>),
+    Come(Option<Box<Result<ServerResult, ServiceError>>>),
     WithIdleLimit(Pin<Box<dyn Future<Output = Result<ServerResult, ServiceError>> + Send>>),
 }
 
@@ -171,7 +171,9 @@ impl Pending {
     pub(crate) async fn answer(&mut self) -> Result<ServerResult, ServiceError> {
         match &mut self.answer {
             Answer::Plain(rx) => rx.await.unwrap_or(Err(ServiceError::TransportClosed)),
-            Answer::Come(answer) => answer.take().unwrap_or(Err(ServiceError::TransportClosed)),
+            Answer::Come(answer) => answer
+                .take()
+                .map_or(Err(ServiceError::TransportClosed), |answer| *answer),
             Answer::WithIdleLimit(waiting) => waiting.await,
         }
     }
@@ -187,7 +189,7 @@ impl Pending {
             Poll::Pending => true,
             Poll::Ready(answer) => {
                 let answer = answer.unwrap_or(Err(ServiceError::TransportClosed));
-                self.answer = Answer::Come(Some(answer));
+                self.answer = Answer::Come(Some(Box::new(answer)));
                 false
             }
         }
@@ -197,7 +199,7 @@ impl Pending {
     pub(crate) fn answer_now(&mut self) -> Option<Result<ServerResult, ServiceError>> {
         match &mut self.answer {
             Answer::Plain(rx) => rx.try_recv().ok(),
-            Answer::Come(answer) => answer.take(),
+            Answer::Come(answer) => answer.take().map(|answer| *answer),
             Answer::WithIdleLimit(waiting) => poll_once(waiting.as_mut()),
         }
     }

@@ -143,6 +143,10 @@ struct Handed {
     pulse: Arc<Pulse>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the answer, and a box for each would cost more than it saves"
+)]
 enum Waited {
     Answered(Answered),
     Without(Box<Without>),

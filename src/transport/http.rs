@@ -34,7 +34,7 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use super::{Pulse, witness::cell_of};
+use super::{Pulse, decode, witness::cell_of};
 use crate::{
     evidence::{DispatchCell, Loss, WireFault, WireReport},
     spec::{HttpSpec, Limits, SpecError},
@@ -285,6 +285,7 @@ struct Exchange {
     cell: Option<Arc<DispatchCell>>,
     request: Option<RequestId>,
     is_discover: bool,
+    is_tool_call: bool,
     can_resume: bool,
     in_session: bool,
 }
@@ -295,12 +296,14 @@ impl Exchange {
             cell: cell_of(message),
             request: None,
             is_discover: false,
+            is_tool_call: false,
             can_resume: true,
             in_session,
         };
         if let JsonRpcMessage::Request(r) = message {
             exchange.request = Some(r.id.clone());
             exchange.is_discover = matches!(r.request, ClientRequest::DiscoverRequest(_));
+            exchange.is_tool_call = matches!(r.request, ClientRequest::CallToolRequest(_));
             exchange.can_resume = r
                 .request
                 .get_meta()
@@ -434,7 +437,15 @@ impl HttpClient {
             Ok(body) => body,
             Err(fault) => return Err(self.broken(&exchange, report, fault)),
         };
-        match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
+        let short = exchange
+            .is_tool_call
+            .then(|| decode::tool_answer(&body))
+            .flatten();
+        let decoded = match short {
+            Some((_, answer)) => Ok(answer),
+            None => serde_json::from_slice::<ServerJsonRpcMessage>(&body),
+        };
+        match decoded {
             Ok(answer) if answers(&answer, &id) => {
                 self.report(&exchange, report);
                 Ok(StreamableHttpPostResponse::Json(answer, new_session))
