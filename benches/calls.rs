@@ -102,8 +102,15 @@ enum Case {
     MemoryRmcp,
     Stdio,
     Http,
+    HttpDefault,
 }
-const CASES: [Case; 4] = [Case::Memory, Case::MemoryRmcp, Case::Stdio, Case::Http];
+const CASES: [Case; 5] = [
+    Case::Memory,
+    Case::MemoryRmcp,
+    Case::Stdio,
+    Case::Http,
+    Case::HttpDefault,
+];
 
 impl Case {
     fn name(self) -> &'static str {
@@ -111,16 +118,16 @@ impl Case {
             Self::Memory => "memory, minimal server",
             Self::MemoryRmcp => "memory, rmcp server",
             Self::Stdio => "stdio, child process",
-            Self::Http => "http, loopback",
+            Self::Http => "http, rmcp with pooled connections",
+            Self::HttpDefault => "http, rmcp as it comes",
         }
     }
 }
 
 async fn compare(case: Case, plan: &Plan) {
-    let url = if case == Case::Http {
-        serve_http()
-    } else {
-        String::new()
+    let url = match case {
+        Case::Http | Case::HttpDefault => serve_http(),
+        _ => String::new(),
     };
     let plain = plain(case, &url).await;
     let (supervisor, ours) = ours(case, &url).await;
@@ -257,13 +264,19 @@ async fn plain(case: Case, url: &str) -> Arc<Plain> {
             let child = TokioChildProcess::new(command).expect("this program starts");
             config.serve_with_lifecycle(child, mode).await
         }
-        Case::Http => {
+        Case::Http | Case::HttpDefault => {
             #[cfg(feature = "tls")]
             let _ = rustls::crypto::ring::default_provider().install_default();
             // As many at a time as ours has by default, not the 16 of rmcp.
-            let transport =
+            let settings =
                 StreamableHttpClientTransportConfig::with_uri(url).max_concurrent_requests(256);
-            let transport = StreamableHttpClientTransport::from_config(transport);
+            // rmcp's default client opens a TCP connection for each request.
+            let transport = match case {
+                Case::Http => {
+                    StreamableHttpClientTransport::with_client(reqwest::Client::new(), settings)
+                }
+                _ => StreamableHttpClientTransport::from_config(settings),
+            };
             config.serve_with_lifecycle(transport, mode).await
         }
     };
@@ -276,7 +289,7 @@ async fn ours(case: Case, url: &str) -> (Supervisor, OwnedConnection) {
             Ok::<_, Infallible>(tokio::io::split(in_memory(case)))
         }),
         Case::Stdio => StdioSpec::new(this_program()).arg(SERVE).into(),
-        Case::Http => HttpSpec::new(url).into(),
+        Case::Http | Case::HttpDefault => HttpSpec::new(url).into(),
     };
     let supervisor = Supervisor::builder().start().await.expect("a supervisor");
     let spec = spec.era(Era::Initialize(Revision::V2025_11_25));

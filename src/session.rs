@@ -177,10 +177,9 @@ impl Pending {
     pub(crate) async fn answer(&mut self) -> Result<ServerResult, ServiceError> {
         match &mut self.answer {
             Answer::Plain(rx) => rx.await.unwrap_or(Err(ServiceError::TransportClosed)),
-            Answer::Come(answer) => match answer.take() {
-                Some(answer) => *answer,
-                None => Err(ServiceError::TransportClosed),
-            },
+            Answer::Come(answer) => answer
+                .take()
+                .map_or(Err(ServiceError::TransportClosed), |answer| *answer),
             Answer::WithIdleLimit(waiting) => waiting.await,
         }
     }

@@ -4,6 +4,7 @@
 //! [`ordered`] writer, on HTTP in the crate's own client, and around a user's transport in a
 //! wrapper. Nothing in here sends anything twice.
 
+mod decode;
 mod frame;
 #[cfg(feature = "http")]
 pub(crate) mod http;

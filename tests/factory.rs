@@ -118,6 +118,10 @@ impl ServerHandler for Tools {
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         self.ran.lock().unwrap().push(request.name.to_string());
+        // Long enough for a caller to change its mind while the answer is on its way.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
         if request.name == "vanish" {
             self.down.cancel();
             std::future::pending::<()>().await;

@@ -1,5 +1,6 @@
 //! Framework-owned and caller-owned connections: a workflow step takes either, and what is lent is
 //! used and nothing else.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

@@ -34,7 +34,7 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use super::{Pulse, server_error, witness::cell_of};
+use super::{Pulse, decode, server_error, witness::cell_of};
 use crate::{
     evidence::{DispatchCell, Loss, WireFault, WireReport},
     spec::{HttpSpec, Limits, SpecError},
@@ -312,6 +312,7 @@ struct Exchange {
     request: Option<RequestId>,
     /// The handshake's `server/discover`, which a server may be too old for.
     may_fall_back: bool,
+    is_tool_call: bool,
     can_resume: bool,
     in_session: bool,
 }
@@ -322,6 +323,7 @@ impl Exchange {
             cell: cell_of(message),
             request: None,
             may_fall_back: false,
+            is_tool_call: false,
             can_resume: true,
             in_session,
         };
@@ -331,6 +333,7 @@ impl Exchange {
             exchange.may_fall_back = falls_back
                 && exchange.cell.is_none()
                 && matches!(r.request, ClientRequest::DiscoverRequest(_));
+            exchange.is_tool_call = matches!(r.request, ClientRequest::CallToolRequest(_));
             exchange.can_resume = r
                 .request
                 .get_meta()
@@ -469,7 +472,15 @@ impl HttpClient {
             Ok(body) => body,
             Err(fault) => return Err(self.broken(&exchange, report, fault)),
         };
-        match message_in(&body) {
+        let short = exchange
+            .is_tool_call
+            .then(|| decode::tool_answer(&body))
+            .flatten();
+        let decoded = match short {
+            Some((_, answer)) => Ok(answer),
+            None => message_in(&body),
+        };
+        match decoded {
             Ok(answer) if answers(&answer, &id) => {
                 self.report(&exchange, report);
                 Ok(StreamableHttpPostResponse::Json(answer, new_session))

@@ -18,13 +18,11 @@ use std::{
 use rmcp::{
     RoleClient,
     model::{
-        CallToolResult, ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode,
-        ErrorData, JsonRpcMessage, JsonRpcVersion2_0, RequestId, ServerJsonRpcMessage,
-        ServerResult,
+        ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, ErrorData,
+        JsonRpcMessage, RequestId, ServerJsonRpcMessage,
     },
     transport::Transport,
 };
-use serde::Deserialize;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     sync::mpsc,
@@ -33,7 +31,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ExitWatch, Pulse,
+    ExitWatch, Pulse, decode,
     frame::{Frame, FrameReader, id_in},
     witness::{cell_of, closed},
 };
@@ -72,17 +70,6 @@ pub(crate) struct OrderedTransport<R> {
 struct Asked {
     cell: Option<Arc<DispatchCell>>,
     tool_call: bool,
-}
-
-/// The answer to a tool call and nothing beside it. What has other members, or another kind of
-/// result, is for rmcp's decoder to judge.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ToolFrame {
-    #[serde(rename = "jsonrpc")]
-    _version: JsonRpcVersion2_0,
-    id: i64,
-    result: CallToolResult,
 }
 
 /// The `server/discover` of the handshake and its time limit, where there is one to fall back to.
@@ -190,17 +177,11 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
         }
     }
 
-    /// Decodes the answer to a tool call straight into its type, if it is one. rmcp's own decoder
-    /// tries fifteen other types first, which is most of the work of a call.
+    /// The answer to a tool call, by the short way.
     fn tool_answer(&self, line: &[u8]) -> Option<ServerJsonRpcMessage> {
-        let frame = serde_json::from_slice::<ToolFrame>(line).ok()?;
-        let asked = self
-            .outstanding
-            .get(&frame.id.checked_sub(self.first_id)?)?;
-        asked.tool_call.then(|| {
-            let result = ServerResult::CallToolResult(frame.result);
-            ServerJsonRpcMessage::response(result, RequestId::Number(frame.id))
-        })
+        let (id, message) = decode::tool_answer(line)?;
+        let asked = self.outstanding.get(&id.checked_sub(self.first_id)?)?;
+        asked.tool_call.then_some(message)
     }
 
     fn on_message(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
@@ -463,60 +444,6 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             let _ = self
                 .releases
                 .send(made_up_error(id, ErrorCode::INTERNAL_ERROR));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ours(frame: &str) -> Option<CallToolResult> {
-        let frame = serde_json::from_str::<ToolFrame>(frame).ok();
-        frame.map(|frame| frame.result)
-    }
-
-    fn rmcps(frame: &str) -> Option<CallToolResult> {
-        match serde_json::from_str(frame).ok()? {
-            ServerJsonRpcMessage::Response(response) => match response.result {
-                ServerResult::CallToolResult(result) => Some(result),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn a_tool_answer_is_decoded_as_rmcp_decodes_it() {
-        for result in [
-            r#"{"content":[{"type":"text","text":"a\u00e9\"b"}]}"#,
-            r#"{"content":[],"isError":true,"_meta":{"a":1}}"#,
-            r#"{"structuredContent":null}"#,
-            r#"{"content":[],"structuredContent":{"deep":[1,2.5,null]},"resultType":"complete"}"#,
-            r#"{"content":[{"type":"image","data":"AA==","mimeType":"image/png"}],"later":1}"#,
-        ] {
-            let frame = format!(r#"{{"id":7,"result":{result},"jsonrpc":"2.0"}}"#);
-            assert!(ours(&frame).is_some(), "{frame}");
-            assert_eq!(ours(&frame), rmcps(&frame), "{frame}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_plain_tool_answer_is_left_to_rmcp() {
-        for frame in [
-            r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"tools":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"resultType":"input_required","content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"resultType":"task","content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":""},"result":{"content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"method":"ping","result":{"content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":"7","result":{"content":[]}}"#,
-            r#"{"jsonrpc":"1.0","id":7,"result":{"content":[]}}"#,
-            r#"{"id":7,"result":{"content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text"}]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[]}"#,
-        ] {
-            assert_eq!(ours(frame), None, "{frame}");
         }
     }
 }
