@@ -5,13 +5,16 @@
 //! what to do next. There is no `is_retryable`: whether a call may be repeated is the client's
 //! [policy](crate::policy), and a text that suggests it would be read by models.
 
+mod lifecycle;
+
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use crate::{
     evidence::{Loss, Outcome, ServerError, WireFault},
     operation::{ConnectionName, Generation, NameError, OperationId, OperationKind, Ownership},
-    spec::SpecError,
 };
+
+pub use lifecycle::{AddError, ReconnectError, StartError, StartFailure};
 
 /// An error somebody else made, shared so that errors stay cheap to clone.
 pub type Source = Arc<dyn Error + Send + Sync>;
@@ -499,159 +502,4 @@ impl<T: fmt::Display> fmt::Display for OneLine<T> {
         }
         write!(Folding(f), "{}", self.0)
     }
-}
-
-/// A session that could not be started. Everybody who waited for it gets the same one.
-#[derive(Debug)]
-pub struct StartError {
-    /// The connection.
-    pub connection: ConnectionName,
-    /// The generation that it would have been.
-    pub generation: Generation,
-    /// What went wrong.
-    pub failure: StartFailure,
-    /// How the server's process exited, if it is one and did.
-    pub exit: Option<String>,
-    /// The last lines that the process wrote to stderr.
-    pub stderr: String,
-    pub(crate) source: Option<Source>,
-}
-
-/// What kept a session from starting.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartFailure {
-    /// The command does not exist.
-    #[error("the command {command:?} does not exist; check its path and the host's PATH")]
-    CommandNotFound {
-        /// The command.
-        command: String,
-    },
-    /// The command may not be executed.
-    #[error("the command {command:?} may not be executed; check its permissions")]
-    NotExecutable {
-        /// The command.
-        command: String,
-    },
-    /// The process could not be started for another reason.
-    #[error(
-        "the process could not be started ({0}); check the working directory and the system's limits"
-    )]
-    NotStarted(std::io::ErrorKind),
-    /// The server's process exited, or closed its stdout, during the handshake.
-    #[error("the server exited or closed its output during the handshake; read its stderr")]
-    EndedDuringHandshake,
-    /// It took too long.
-    #[error("the handshake took longer than {limit:?}; raise the start limit or repair the server")]
-    TimedOut {
-        /// The limit.
-        limit: Duration,
-    },
-    /// The server refused the handshake.
-    #[error("the server refused the handshake with {0}")]
-    Refused(ServerError),
-    /// The server answered with an HTTP status.
-    #[error("the server answered the handshake with HTTP status {status}")]
-    Status {
-        /// The status.
-        status: u16,
-        /// The `WWW-Authenticate` challenge, as sent.
-        challenge: Option<String>,
-        /// The `Retry-After` header, as sent.
-        retry_after: Option<String>,
-    },
-    /// No connection could be made.
-    #[error("the server cannot be reached ({0}); check the address and that it listens")]
-    Unreachable(String),
-    /// The server does not speak a revision that is allowed.
-    #[error(
-        "the server speaks {offered:?} and the connection allows {allowed:?}; change the era or the server"
-    )]
-    Revision {
-        /// What the server offered.
-        offered: String,
-        /// What is allowed.
-        allowed: String,
-    },
-    /// The server answered with something else than a handshake.
-    #[error("the server's answer to the handshake cannot be understood; is it an MCP server?")]
-    NotUnderstood,
-    /// The user's factory returned an error or panicked.
-    #[error("the connection's factory {0}")]
-    Factory(&'static str),
-    /// The runtime stopped the start, because it shuts down or was asked to.
-    #[error("the start was stopped by the runtime")]
-    Stopped,
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "connection {:?} could not start its session {}: {}",
-            self.connection, self.generation.0, self.failure
-        )?;
-        if let Some(exit) = &self.exit {
-            write!(f, " ({exit})")?;
-        }
-        if !self.stderr.is_empty() {
-            write!(
-                f,
-                "; its stderr ended with: {}",
-                OneLine(self.stderr.trim_end())
-            )?;
-        }
-        Ok(())
-    }
-}
-
-impl Error for StartError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_ref().map(|s| &**s as &(dyn Error + 'static))
-    }
-}
-
-/// A connection that could not be added to a supervisor.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddError {
-    /// Its name.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// A connection of this name is there already.
-    #[error("a connection named {0:?} is there already; close it first or use another name")]
-    Duplicate(ConnectionName),
-    /// The spec cannot be run.
-    #[error("connection {name:?}: {error}")]
-    Spec {
-        /// The connection.
-        name: ConnectionName,
-        /// What to change.
-        #[source]
-        error: SpecError,
-    },
-    /// What is lent is closed already.
-    #[error("connection {0:?} is caller-owned and already closed; lend a running one instead")]
-    LentClosed(ConnectionName),
-    /// The supervisor is shutting down.
-    #[error("the supervisor is shutting down; start another one")]
-    ShuttingDown,
-}
-
-/// A request to a connection itself that could not be carried out.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReconnectError {
-    /// The new session could not be started.
-    #[error(transparent)]
-    StartFailed(Arc<StartError>),
-    /// The circuit is open.
-    #[error("the circuit is open for another {retry_in:?} after repeated failures")]
-    CircuitOpen {
-        /// When a start will probe again.
-        retry_in: Duration,
-    },
-    /// The connection is closed, or its supervisor is.
-    #[error("the connection is closed; open another one")]
-    Closed,
 }

@@ -15,6 +15,7 @@ use std::{
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use rmcp::{
     Peer, RoleClient,
+    model::ProtocolVersion,
     service::{RunningService, Service},
 };
 use tokio::{
@@ -226,8 +227,13 @@ impl Supervisor {
         }
         // No transport of ours is below it, so there are no frames to tell of.
         let pulse = Arc::new(Pulse::new(Generation(1), Arc::new(|_| {})));
-        let revision = peer.peer_info().map(|info| info.protocol_version.clone());
-        let session = Session::new(peer, revision.unwrap_or_default(), ownership, pulse);
+        // What is not known is taken, as rmcp takes it, for a revision that has an `initialize`.
+        let revision = peer
+            .peer_info()
+            .map_or(ProtocolVersion::LATEST_WITH_INITIALIZE, |info| {
+                info.protocol_version.clone()
+            });
+        let session = Session::new(peer, revision, ownership, pulse);
         let source = LineSource::Lent(Arc::new(session));
         let line = self.add(name, ownership, settings, source).await?;
         Ok(Handle::new(line, self.journal.clone()))

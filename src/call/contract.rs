@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::{
-    Caller, Done, Operation,
+    Caller,
     attempt::{Verdict, Without},
-    schemas,
+    operation::{Done, Operation, schemas},
 };
 use crate::{
     error::{CallError, NotSentReason, Unsettled},

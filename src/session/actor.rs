@@ -107,9 +107,16 @@ impl Actor for SessionActor {
         myself: ActorRef<()>,
         args: SessionArgs,
     ) -> Result<Life, ActorProcessingErr> {
+        let args = Arc::new(args);
         let pulse = Arc::clone(&args.pulse);
         let abandoned = CancellationToken::new();
-        tokio::spawn(live(args, myself, abandoned.clone()));
+        let life = live(Arc::clone(&args), myself.clone(), abandoned.clone());
+        let life = tokio::spawn(life);
+        tokio::spawn(async move {
+            if life.await.is_err() {
+                fallen(&args, &myself);
+            }
+        });
         Ok(Life {
             pulse,
             _abandons: abandoned.drop_guard(),
@@ -117,7 +124,7 @@ impl Actor for SessionActor {
     }
 }
 
-async fn live(args: SessionArgs, myself: ActorRef<()>, abandoned: CancellationToken) {
+async fn live(args: Arc<SessionArgs>, myself: ActorRef<()>, abandoned: CancellationToken) {
     let pulse = &args.pulse;
     let mut command = args.command.clone();
     let mut running = Running::default();
@@ -159,6 +166,16 @@ async fn live(args: SessionArgs, myself: ActorRef<()>, abandoned: CancellationTo
         how,
     });
     args.gone.cancel();
+}
+
+/// The session's own task panicked. What it held was stopped by its drop; nobody waits for it.
+fn fallen(args: &SessionArgs, myself: &ActorRef<()>) {
+    args.pulse.end(Loss::Ended("its task panicked"));
+    let not_started = StartFailure::Stopped.into();
+    let error = start_error(&args.connection, args.pulse.generation, not_started);
+    (args.report)(Report::Failed(Arc::new(error)));
+    args.gone.cancel();
+    myself.stop(None);
 }
 
 async fn begin(args: &SessionArgs, running: &mut Running) -> Result<Session, NotStarted> {

@@ -8,7 +8,7 @@ use rmcp::{
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     Session,
@@ -182,7 +182,8 @@ fn ordered_options(settings: &Settings, running: &Running) -> OrderedOptions {
 async fn guarded<T: Send + 'static>(
     opening: impl Future<Output = Result<T, BoxError>> + Send + 'static,
 ) -> Result<T, NotStarted> {
-    match tokio::spawn(opening).await {
+    // Dropped with the start that ran out of time.
+    match AbortOnDropHandle::new(tokio::spawn(opening)).await {
         Ok(Ok(opened)) => Ok(opened),
         Ok(Err(error)) => Err(NotStarted {
             failure: StartFailure::Factory("returned an error"),

@@ -6,10 +6,10 @@
 //! JSON-RPC error.
 
 mod answer;
+mod endpoint;
 
 use std::{
     collections::HashMap,
-    future::Future,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -17,28 +17,21 @@ use std::{
 use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use futures::{StreamExt as _, stream::BoxStream};
 use rmcp::{
-    RoleClient,
     model::{
         ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData, GetMeta as _, JsonRpcMessage,
         RequestId, ServerJsonRpcMessage,
     },
-    transport::{
-        Transport,
-        common::client_side_sse::NeverRetry,
-        streamable_http_client::{
-            SseError, StreamableHttpClient, StreamableHttpClientTransport,
-            StreamableHttpClientTransportConfig, StreamableHttpError, StreamableHttpPostResponse,
-            StreamableHttpResponseLimits,
-        },
+    transport::streamable_http_client::{
+        SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+        StreamableHttpResponseLimits,
     },
 };
 use sse_stream::Sse;
 
+pub(crate) use endpoint::Endpoint;
+
 use super::{Pulse, decode, server_error, witness::cell_of};
-use crate::{
-    evidence::{DispatchCell, Loss, WireFault, WireReport},
-    spec::{HttpSpec, Limits, SpecError},
-};
+use crate::evidence::{DispatchCell, Loss, WireFault, WireReport};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -65,153 +58,7 @@ const ERROR_BODY: Duration = Duration::from_secs(5);
 /// How long the server may take to confirm the end of a session.
 const DELETE_LIMIT: Duration = Duration::from_secs(2);
 
-type Worker = StreamableHttpClientTransport<HttpClient>;
 type Failure = StreamableHttpError<HttpError>;
-
-/// What the spec says, in the types that are sent.
-#[derive(Clone)]
-pub(crate) struct Endpoint {
-    client: reqwest::Client,
-    url: Arc<str>,
-    headers: HashMap<HeaderName, HeaderValue>,
-    bearer: Option<String>,
-}
-
-impl Endpoint {
-    /// Checks the spec and builds the client that all sessions of the connection share.
-    pub(crate) fn new(spec: &HttpSpec) -> Result<Self, SpecError> {
-        let url = reqwest::Url::parse(&spec.url).map_err(|e| SpecError::Http {
-            what: "url",
-            why: e.to_string(),
-        })?;
-        // The parser takes the first part of the path for a host that is missing.
-        let after_scheme = spec.url.split_once("://").map(|(_, rest)| rest);
-        if after_scheme.is_none_or(|rest| rest.starts_with(['/', '\\', '?', '#'])) {
-            return Err(SpecError::Http {
-                what: "url",
-                why: "it names no host".into(),
-            });
-        }
-        if cfg!(not(feature = "tls")) && url.scheme() == "https" {
-            return Err(SpecError::NotCompiled { feature: "tls" });
-        }
-        let mut headers = HashMap::new();
-        for (name, value) in &spec.headers {
-            let bad = |why: &str| SpecError::Http {
-                what: "header",
-                why: format!("{name:?} {why}"),
-            };
-            let name = HeaderName::try_from(name).map_err(|_| bad("is no header name"))?;
-            if RESERVED.contains(&name) || name == PROTOCOL_VERSION {
-                return Err(bad("is set by the protocol"));
-            }
-            let mut value =
-                HeaderValue::try_from(value).map_err(|_| bad("has a value that cannot be sent"))?;
-            value.set_sensitive(true);
-            headers.insert(name, value);
-        }
-        if let Some(token) = &spec.bearer
-            && HeaderValue::try_from(format!("Bearer {token}")).is_err()
-        {
-            let why = "it holds characters that no header can carry".into();
-            return Err(SpecError::Http {
-                what: "bearer token",
-                why,
-            });
-        }
-        Ok(Self {
-            client: client(spec.http2_prior_knowledge)?,
-            url: Arc::from(url.as_str()),
-            headers,
-            bearer: spec.bearer.clone(),
-        })
-    }
-
-    /// Opens a transport for one session. Nothing is sent before rmcp sends.
-    pub(crate) fn open(
-        &self,
-        pulse: Arc<Pulse>,
-        limits: &Limits,
-        discover_limit: Option<Duration>,
-    ) -> (HttpTransport, Arc<Handshake>) {
-        let handshake = Arc::new(Handshake::default());
-        let client = HttpClient {
-            http: self.client.clone(),
-            pulse: Arc::clone(&pulse),
-            handshake: Arc::clone(&handshake),
-            max_answer_bytes: limits.max_answer_bytes,
-            max_resumes: limits.max_resumes,
-            discover_limit,
-        };
-        let mut config = StreamableHttpClientTransportConfig::with_uri(Arc::clone(&self.url))
-            .max_concurrent_requests(limits.max_in_flight)
-            .custom_headers(self.headers.clone())
-            .reinit_on_expired_session(false);
-        config.auth_header.clone_from(&self.bearer);
-        config.channel_buffer_capacity = limits.max_in_flight.max(16);
-        config.retry_config = Arc::new(NeverRetry::default());
-        let worker = StreamableHttpClientTransport::with_client(client, config);
-        (HttpTransport { worker, pulse }, handshake)
-    }
-}
-
-/// rmcp's session worker over this crate's client, with its end published.
-pub(crate) struct HttpTransport {
-    worker: Worker,
-    pulse: Arc<Pulse>,
-}
-
-impl Transport<RoleClient> for HttpTransport {
-    type Error = <Worker as Transport<RoleClient>>::Error;
-
-    fn send(
-        &mut self,
-        message: ClientJsonRpcMessage,
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        Transport::send(&mut self.worker, message)
-    }
-
-    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        let message = self.worker.receive().await;
-        if message.is_none() {
-            self.pulse.end(Loss::Closed {
-                exit: None,
-                stderr: String::new(),
-            });
-        }
-        message
-    }
-
-    async fn close(&mut self) -> Result<(), Self::Error> {
-        self.worker.close().await
-    }
-}
-
-impl Drop for HttpTransport {
-    fn drop(&mut self) {
-        self.pulse.end(Loss::Ended("its client service stopped"));
-    }
-}
-
-/// The one way in which this crate builds an HTTP client: one that sends once.
-fn client(http2_prior_knowledge: bool) -> Result<reqwest::Client, SpecError> {
-    #[cfg(feature = "tls")]
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // An error means that another thread was first, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    let mut builder = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .retry(reqwest::retry::never())
-        .referer(false);
-    if http2_prior_knowledge {
-        builder = builder.http2_prior_knowledge();
-    }
-    builder.build().map_err(|e| SpecError::Http {
-        what: "client",
-        why: chain(&e),
-    })
-}
 
 /// What the handshake's HTTP exchanges said, for the error of a session that does not start.
 #[derive(Default)]

@@ -1,0 +1,662 @@
+//! The actor behind a connection's mailbox: it carries out what `step` decides.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, PoisonError},
+};
+
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    ConnectionState, Line, LineSource, Mailbox,
+    step::{Health, Input, Phase, Refusal, Retire, State, Step},
+    ticket::{Attempt, Handing, Ticket},
+};
+use crate::{
+    error::{NotSentReason, ReconnectError, StartError},
+    event::What,
+    evidence::Loss,
+    operation::Generation,
+    session::{After, Command, Report, Session, SessionActor, SessionArgs, SessionHandle},
+    transport::Pulse,
+};
+
+pub(crate) enum Message {
+    Operate(Arc<Ticket>),
+    Reconnect(oneshot::Sender<Result<Generation, ReconnectError>>),
+    WarmUp,
+    Session(Generation, Report),
+    /// An operation left a session that was full.
+    Room,
+    Close,
+    #[cfg(test)]
+    Panic,
+}
+
+pub(crate) struct ConnectionActor;
+
+pub(crate) struct Working {
+    line: Arc<Line>,
+    state: State,
+    current: Option<Current>,
+    /// Sessions that take nothing new and are not over yet, oldest first.
+    retired: VecDeque<(ActorCell, SessionHandle)>,
+    waiting: VecDeque<Arc<Ticket>>,
+    /// Handed over to the current session, in order, until known to have left the queues below.
+    outstanding: VecDeque<Arc<Ticket>>,
+    reconnects: Vec<oneshot::Sender<Result<Generation, ReconnectError>>>,
+    /// A mailbox before this one was lost, and with it a session that may not be gone yet.
+    after_failure: bool,
+    last_failure: Option<Arc<StartError>>,
+    _alive: DropGuard,
+}
+
+struct Current {
+    actor: Option<ActorCell>,
+    handle: Option<SessionHandle>,
+    pulse: Arc<Pulse>,
+    session: Option<Arc<Session>>,
+}
+
+impl Actor for ConnectionActor {
+    type Msg = Message;
+    type State = Working;
+    type Arguments = Arc<Line>;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Message>,
+        line: Arc<Line>,
+    ) -> Result<Working, ActorProcessingErr> {
+        let alive = CancellationToken::new();
+        let mailbox = Mailbox {
+            actor: myself,
+            alive: alive.clone(),
+        };
+        let before = line
+            .mailbox
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(mailbox);
+        let (state, current) = match &line.source {
+            LineSource::Owned(_) => (State::owned(), None),
+            LineSource::Lent(session) => {
+                let pulse = Arc::clone(&session.pulse);
+                pulse.on_room(line.room_caller());
+                pulse.on_end(line.end_caller());
+                let session = Some(Arc::clone(session));
+                (
+                    State::lent(),
+                    Some(Current {
+                        actor: None,
+                        handle: None,
+                        pulse,
+                        session,
+                    }),
+                )
+            }
+        };
+        let mut working = Working {
+            line,
+            state,
+            current,
+            retired: VecDeque::new(),
+            waiting: VecDeque::new(),
+            outstanding: VecDeque::new(),
+            reconnects: Vec::new(),
+            after_failure: before.is_some(),
+            last_failure: None,
+            _alive: alive.drop_guard(),
+        };
+        if working.line.closing.is_cancelled() {
+            working.close();
+        }
+        working.publish();
+        Ok(working)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Message>,
+        message: Message,
+        working: &mut Working,
+    ) -> Result<(), ActorProcessingErr> {
+        let start = match message {
+            Message::Operate(ticket) => working.operate(ticket),
+            Message::Reconnect(reply) => working.reconnect(reply),
+            Message::WarmUp if working.state.phase == Phase::Idle => {
+                let (reply, _) = oneshot::channel();
+                working.reconnect(reply)
+            }
+            Message::WarmUp => None,
+            Message::Session(generation, report) => working.news(generation, report),
+            Message::Room => working.flush(),
+            Message::Close => {
+                working.close();
+                None
+            }
+            #[cfg(test)]
+            Message::Panic => panic!("asked to by a test"),
+        };
+        if let Some((actor, args)) = start.map(|start| working.begin(start, &myself)) {
+            let (child, _) = Actor::spawn_linked(None, actor, args, myself.get_cell()).await?;
+            working.started(child.get_cell());
+        }
+        if working.is_finished() {
+            myself.stop(None);
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Message>,
+        event: SupervisionEvent,
+        working: &mut Working,
+    ) -> Result<(), ActorProcessingErr> {
+        let over = match &event {
+            SupervisionEvent::ActorTerminated(who, ..) | SupervisionEvent::ActorFailed(who, _) => {
+                Some(who)
+            }
+            _ => None,
+        };
+        let start = over.and_then(|who| working.session_ended(who));
+        if let Some((actor, args)) = start.map(|start| working.begin(start, &myself)) {
+            let (child, _) = Actor::spawn_linked(None, actor, args, myself.get_cell()).await?;
+            working.started(child.get_cell());
+        }
+        if working.is_finished() {
+            myself.stop(None);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Working {
+    /// An actor that went with its supervisor had no time for a message that closes it.
+    fn drop(&mut self) {
+        if self.line.closing.is_cancelled() {
+            self.state.phase = Phase::Closed;
+            self.publish();
+        }
+    }
+}
+
+/// A session that is to be started.
+struct StartPlan {
+    at: Instant,
+    probe: bool,
+    drain_first: Option<Arc<Pulse>>,
+}
+
+impl Working {
+    fn step(&mut self, input: Input) -> Step {
+        let gate = Arc::clone(&self.line.gate);
+        self.state.step(input, Instant::now().into_std(), &*gate)
+    }
+
+    fn operate(&mut self, ticket: Arc<Ticket>) -> Option<StartPlan> {
+        if self.health() == Health::Over && !self.line.ownership.is_lent() {
+            // Its supervision event is on its way. What it left behind goes before the newcomer.
+            let plan = self.lose();
+            self.waiting.push_back(ticket);
+            return plan.or_else(|| self.start_for_waiting());
+        }
+        let input = Input::Operation {
+            health: self.health(),
+            others: !self.waiting.is_empty(),
+            room: self.has_room(),
+        };
+        match self.step(input) {
+            Step::HandOver => {
+                self.hand_over(ticket);
+                self.flush()
+            }
+            Step::Wait => {
+                self.waiting.push_back(ticket);
+                self.flush()
+            }
+            Step::Refuse(refusal) => {
+                ticket.refuse(self.reason(refusal));
+                None
+            }
+            Step::Start {
+                after,
+                probe,
+                retire,
+            } => {
+                let plan = self.plan(after, probe, retire);
+                self.waiting.push_back(ticket);
+                Some(plan)
+            }
+            Step::Rest | Step::Flush | Step::FailWaiting => None,
+        }
+    }
+
+    fn start_for_waiting(&mut self) -> Option<StartPlan> {
+        let input = Input::Operation {
+            health: Health::Good,
+            others: true,
+            room: true,
+        };
+        match self.step(input) {
+            Step::Start {
+                after,
+                probe,
+                retire,
+            } => Some(self.plan(after, probe, retire)),
+            Step::Refuse(refusal) => {
+                let reason = self.reason(refusal);
+                self.fail_waiting(&reason);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn reconnect(
+        &mut self,
+        reply: oneshot::Sender<Result<Generation, ReconnectError>>,
+    ) -> Option<StartPlan> {
+        match self.step(Input::Reconnect) {
+            Step::Start {
+                after,
+                probe,
+                retire,
+            } => {
+                self.reconnects.push(reply);
+                Some(self.plan(after, probe, retire))
+            }
+            Step::Wait => {
+                self.reconnects.push(reply);
+                None
+            }
+            Step::Refuse(Refusal::CircuitOpen { retry_in }) => {
+                // Whoever asked may have stopped waiting.
+                let _ = reply.send(Err(ReconnectError::CircuitOpen { retry_in }));
+                None
+            }
+            _ => {
+                let _ = reply.send(Err(ReconnectError::Closed));
+                None
+            }
+        }
+    }
+
+    /// What the session that is being started says.
+    fn news(&mut self, generation: Generation, report: Report) -> Option<StartPlan> {
+        let current = self
+            .current
+            .as_mut()
+            .filter(|c| c.pulse.generation == generation)?;
+        match report {
+            Report::Started(session) => {
+                current.session = Some(session);
+                let _ = self.step(Input::Started);
+                for reply in self.reconnects.drain(..) {
+                    // Whoever asked may have stopped waiting.
+                    let _ = reply.send(Ok(generation));
+                }
+                self.publish();
+                if self.health() == Health::Over {
+                    self.lose()
+                } else {
+                    self.flush()
+                }
+            }
+            // It was live already: its end is told by its supervision event.
+            Report::Failed(_) if current.session.is_some() => None,
+            Report::Failed(error) => {
+                self.fail_start(&error);
+                None
+            }
+        }
+    }
+
+    fn fail_start(&mut self, error: &Arc<StartError>) {
+        self.current = None;
+        self.last_failure = Some(Arc::clone(error));
+        if self.step(Input::StartFailed) == Step::FailWaiting {
+            self.fail_waiting(&NotSentReason::StartFailed(Arc::clone(error)));
+        }
+        for reply in self.reconnects.drain(..) {
+            // Whoever asked may have stopped waiting.
+            let _ = reply.send(Err(ReconnectError::StartFailed(Arc::clone(error))));
+        }
+        self.publish();
+    }
+
+    fn session_ended(&mut self, who: &ActorCell) -> Option<StartPlan> {
+        if let Some(at) = self
+            .retired
+            .iter()
+            .position(|(a, _)| a.get_id() == who.get_id())
+        {
+            self.retired.remove(at);
+            return None;
+        }
+        let is_current = self
+            .current
+            .as_ref()
+            .and_then(|c| c.actor.as_ref())
+            .is_some_and(|actor| actor.get_id() == who.get_id());
+        // Before `Started` or `Failed` it can only have been told to stop, and `Failed` follows.
+        let was_live = self.current.as_ref().is_some_and(|c| c.session.is_some());
+        if is_current && was_live {
+            self.lose()
+        } else {
+            None
+        }
+    }
+
+    /// The current session is over.
+    fn lose(&mut self) -> Option<StartPlan> {
+        let current = self.current.take()?;
+        let pulse = current.pulse;
+        let why = pulse.loss().map(ToString::to_string).unwrap_or_default();
+        let unanswered = pulse.in_flight();
+        self.line.tell(What::SessionLost {
+            generation: pulse.generation,
+            why,
+            unanswered,
+        });
+        if let (Some(actor), Some(handle)) = (current.actor, current.handle) {
+            self.retired.push_back((actor, handle));
+        }
+        self.take_back(true);
+        let waiting = !self.waiting.is_empty();
+        let step = self.step(Input::Ended {
+            answered: pulse.answers() > 0,
+            waiting,
+        });
+        self.publish();
+        match step {
+            Step::Start {
+                after,
+                probe,
+                retire,
+            } => Some(self.plan(after, probe, retire)),
+            Step::Refuse(refusal) => {
+                let reason = self.reason(refusal);
+                self.fail_waiting(&reason);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts what a session has not sent before everything that waits, in its order.
+    ///
+    /// The last one is taken back first, because the writer goes the other way: where the two meet,
+    /// all that was sent is older than all that was not.
+    fn take_back(&mut self, session_is_over: bool) {
+        for ticket in std::mem::take(&mut self.outstanding).into_iter().rev() {
+            if ticket.take_back(session_is_over) {
+                self.waiting.push_front(ticket);
+            }
+        }
+    }
+
+    fn plan(
+        &mut self,
+        after: std::time::Duration,
+        probe: bool,
+        retire: Option<Retire>,
+    ) -> StartPlan {
+        let mut drain_first = None;
+        if let Some(why) = retire
+            && let Some(Current {
+                actor: Some(actor),
+                handle: Some(handle),
+                pulse,
+                ..
+            }) = self.current.take()
+        {
+            let text = match why {
+                Retire::Suspect => "it may be dead, and nothing was heard since",
+                Retire::Requested => "a new session was asked for",
+            };
+            self.line.tell(What::SessionRetired {
+                generation: pulse.generation,
+                why: text,
+            });
+            self.take_back(false);
+            if why == Retire::Requested {
+                drain_first = Some(pulse);
+            }
+            // At most one session drains beside the live one.
+            for (_, older) in &self.retired {
+                older.command(Command::Close("a newer session took its place"));
+            }
+            handle.command(Command::Retire);
+            self.retired.push_back((actor, handle));
+        }
+        StartPlan {
+            at: Instant::now() + after,
+            probe,
+            drain_first,
+        }
+    }
+
+    fn begin(
+        &mut self,
+        plan: StartPlan,
+        myself: &ActorRef<Message>,
+    ) -> (SessionActor, SessionArgs) {
+        let line = Arc::clone(&self.line);
+        let generation = line.next_generation();
+        let tell: Arc<dyn Fn(What) + Send + Sync> = {
+            // Weak, because the line holds its newest pulse, and the pulse this.
+            let line = Arc::downgrade(&line);
+            Arc::new(move |what| {
+                if let Some(line) = line.upgrade() {
+                    line.tell(what);
+                }
+            })
+        };
+        let pulse = Arc::new(Pulse::new(generation, Arc::clone(&tell)));
+        pulse.on_room(line.room_caller());
+        pulse.on_end(line.end_caller());
+        *line.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&pulse));
+        let (command, commands) = watch::channel(Command::Run);
+        let mut after = line.must_be_gone(std::mem::take(&mut self.after_failure));
+        if let Some(pulse) = plan.drain_first {
+            after.insert(
+                0,
+                After::Drained(pulse, line.settings.limits.reconnect_grace),
+            );
+        }
+        let gone = CancellationToken::new();
+        line.stopping
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(gone.clone());
+        self.current = Some(Current {
+            actor: None,
+            handle: Some(SessionHandle(command)),
+            pulse: Arc::clone(&pulse),
+            session: None,
+        });
+        line.tell(What::SessionStarting { generation });
+        self.publish();
+        let LineSource::Owned(connector) = &line.source else {
+            unreachable!("a lent connection never starts a session: its state has no way to it");
+        };
+        let report = {
+            let myself = myself.clone();
+            // Without an actor nobody waits for the report.
+            Box::new(move |report| drop(myself.send_message(Message::Session(generation, report))))
+        };
+        let args = SessionArgs {
+            connection: line.name.clone(),
+            connector: Arc::clone(connector),
+            settings: Arc::clone(&line.settings),
+            pulse,
+            command: commands,
+            gone,
+            after,
+            not_before: plan.at,
+            probe: plan.probe,
+            report,
+            tell,
+        };
+        (SessionActor, args)
+    }
+
+    fn started(&mut self, actor: ActorCell) {
+        if let Some(current) = &mut self.current {
+            current.actor = Some(actor);
+        }
+    }
+
+    /// Hands over what waits, as far as there is room.
+    fn flush(&mut self) -> Option<StartPlan> {
+        while self.state.phase == Phase::Live && !self.waiting.is_empty() {
+            let Some(pulse) = self.current.as_ref().map(|c| Arc::clone(&c.pulse)) else {
+                break;
+            };
+            if self.health() == Health::Over && !self.line.ownership.is_lent() {
+                return self.lose();
+            }
+            if !self.has_room() {
+                pulse.want_room();
+                // One may have left between the look and the asking.
+                if !self.has_room() {
+                    break;
+                }
+            }
+            if let Some(ticket) = self.waiting.pop_front() {
+                self.hand_over(ticket);
+            }
+        }
+        None
+    }
+
+    fn hand_over(&mut self, ticket: Arc<Ticket>) {
+        let Some(session) = self.current.as_ref().and_then(|c| c.session.clone()) else {
+            self.waiting.push_back(ticket);
+            return;
+        };
+        let generation = session.pulse.generation;
+        let told = |attempt: &Attempt| {
+            self.line.tell(What::AttemptStarted {
+                operation: attempt.operation,
+                attempt: attempt.id,
+                generation,
+                number: attempt.number,
+            });
+        };
+        match ticket.hand_over(&session, told) {
+            Handing::Done if self.line.ownership.is_lent() => {}
+            Handing::Done => {
+                while self
+                    .outstanding
+                    .front()
+                    .is_some_and(|t| t.is_out_of_reach())
+                {
+                    self.outstanding.pop_front();
+                }
+                self.outstanding.push_back(ticket);
+            }
+            Handing::Dropped => {}
+            Handing::SessionOver if self.line.ownership.is_lent() => {
+                let reason = self.reason(Refusal::LentClosed);
+                ticket.refuse(reason);
+            }
+            // It goes first on the next session.
+            Handing::SessionOver => self.waiting.push_front(ticket),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.current
+            .as_ref()
+            .is_none_or(|c| c.pulse.in_flight() < self.line.settings.limits.max_in_flight)
+    }
+
+    fn health(&self) -> Health {
+        match self.current.as_ref().and_then(|c| c.session.as_ref()) {
+            Some(session) if session.is_over() => Health::Over,
+            Some(session) if session.pulse.is_suspect() => Health::Suspect {
+                answered: session.pulse.answers() > 0,
+            },
+            _ => Health::Good,
+        }
+    }
+
+    fn reason(&self, refusal: Refusal) -> NotSentReason {
+        match refusal {
+            Refusal::Closed => NotSentReason::Closed,
+            Refusal::LentClosed => {
+                self.line.tell(What::LentLost);
+                NotSentReason::CallerOwnedClosed
+            }
+            Refusal::CircuitOpen { retry_in } => NotSentReason::CircuitOpen {
+                retry_in,
+                last: self.last_failure.clone(),
+            },
+        }
+    }
+
+    fn fail_waiting(&mut self, reason: &NotSentReason) {
+        for ticket in self.waiting.drain(..) {
+            ticket.refuse(reason.clone());
+        }
+    }
+
+    fn close(&mut self) {
+        if self.step(Input::Close) != Step::FailWaiting {
+            return;
+        }
+        self.take_back(false);
+        self.fail_waiting(&NotSentReason::Closed);
+        for reply in self.reconnects.drain(..) {
+            // Whoever asked may have stopped waiting.
+            let _ = reply.send(Err(ReconnectError::Closed));
+        }
+        let current = self.current.as_ref().and_then(|c| c.handle.as_ref());
+        for handle in current
+            .into_iter()
+            .chain(self.retired.iter().map(|(_, h)| h))
+        {
+            handle.command(Command::Close("its connection was closed"));
+        }
+        if self.line.ownership.is_lent()
+            && let Some(current) = self.current.take()
+        {
+            // Of what is lent, only our own wait for it ends.
+            current
+                .pulse
+                .end(Loss::Ended("its connection was taken from the supervisor"));
+        }
+        self.publish();
+    }
+
+    /// Whether there is nothing left to do for this actor.
+    fn is_finished(&self) -> bool {
+        self.state.phase == Phase::Closed && self.current.is_none() && self.retired.is_empty()
+    }
+
+    fn publish(&self) {
+        let state = match self.state.phase {
+            Phase::Idle => ConnectionState::Idle,
+            Phase::Starting => ConnectionState::Starting,
+            Phase::Live => ConnectionState::Live,
+            Phase::Closed => ConnectionState::Closed,
+        };
+        self.line.status.send_modify(|status| {
+            status.state = state;
+            if let Some(current) = &self.current {
+                status.generation = Some(current.pulse.generation);
+                if let Some(session) = &current.session {
+                    status.revision = Some(session.revision.as_str().to_owned());
+                }
+            }
+        });
+    }
+}
