@@ -125,6 +125,11 @@
 //! The crate is for Unix. Its optional parts are the features `stdio`, `http` and `tls`, all on by
 //! default.
 
+//!
+//! TLS is rustls. Where the program has installed no crypto provider of its own by the time the first
+//! HTTP connection is opened, ring is installed for the process. A program that also builds `reqwest`
+//! clients of its own, rmcp's HTTP client among them, installs a provider first: with `tls` on,
+//! `reqwest` is built without one and would panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod call;
