@@ -105,11 +105,10 @@ pub(super) async fn start(
     pulse: &Arc<Pulse>,
     running: &mut Running,
 ) -> Result<Session, NotStarted> {
-    let limits = &settings.limits;
     match connector {
         #[cfg(feature = "stdio")]
         Connector::Stdio(spec) => {
-            let spawned = ServerProcess::spawn(spec, limits.stderr_tail_bytes);
+            let spawned = ServerProcess::spawn(spec, settings.limits.stderr_tail_bytes);
             let (process, pipes) = spawned.map_err(|(failure, error)| NotStarted {
                 failure,
                 source: Some(Arc::new(error)),
@@ -136,8 +135,11 @@ pub(super) async fn start(
         }
         #[cfg(feature = "http")]
         Connector::Http(endpoint) => {
-            let (transport, handshake) =
-                endpoint.open(Arc::clone(pulse), limits, discover_limit(settings));
+            let (transport, handshake) = endpoint.open(
+                Arc::clone(pulse),
+                &settings.limits,
+                discover_limit(settings),
+            );
             negotiate(transport, settings, pulse, running)
                 .await
                 .map_err(|error| explain_http(error, &handshake))
