@@ -244,7 +244,13 @@ impl Working {
             others: true,
             room: true,
         };
-        match self.step(input) {
+        let step = self.step(input);
+        self.start_or_refuse(step)
+    }
+
+    /// Carries out a step on behalf of everything that waits.
+    fn start_or_refuse(&mut self, step: Step) -> Option<StartPlan> {
+        match step {
             Step::Start {
                 after,
                 probe,
@@ -375,19 +381,7 @@ impl Working {
             waiting,
         });
         self.publish();
-        match step {
-            Step::Start {
-                after,
-                probe,
-                retire,
-            } => Some(self.plan(after, probe, retire)),
-            Step::Refuse(refusal) => {
-                let reason = self.reason(refusal);
-                self.fail_waiting(&reason);
-                None
-            }
-            _ => None,
-        }
+        self.start_or_refuse(step)
     }
 
     /// Puts what a session has not sent before everything that waits, in its order.

@@ -366,7 +366,7 @@ impl Connection {
             writer: Arc::clone(&writer),
             closed: false,
             state: State::Fresh,
-            keep,
+            keep: keep && !self.server.script.close,
             wrote: false,
             chunked: self.server.script.chunked,
             session_header: None,

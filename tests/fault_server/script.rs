@@ -100,13 +100,14 @@ pub(crate) struct Script {
     pub(crate) sessions: bool,
     pub(crate) sse_answers: bool,
     pub(crate) chunked: bool,
+    pub(crate) close: bool,
     pub(crate) tools: Vec<Value>,
     /// Options that only shape default answers.
     pub(crate) options: Value,
     rules: Vec<Rule>,
 }
 
-const TOP: [&str; 20] = [
+const TOP: [&str; 21] = [
     "background",
     "eras",
     "tools",
@@ -119,6 +120,7 @@ const TOP: [&str; 20] = [
     "sessions",
     "http_answer",
     "http_chunked",
+    "http_close",
     "unknown_session",
     "capabilities",
     "server_info",
@@ -162,6 +164,7 @@ impl Script {
             log_messages: flag(&raw, "log_messages", false)?,
             sessions: flag(&raw, "sessions", true)?,
             chunked: flag(&raw, "http_chunked", false)?,
+            close: flag(&raw, "http_close", false)?,
             sse_answers: match raw.get("http_answer").map(Value::as_str) {
                 None | Some(Some("json")) => false,
                 Some(Some("sse")) => true,

@@ -48,6 +48,7 @@
 //! | `unknown_session` | HTTP answer (see `http`) to a session id that this process does not know, as after a restart; default an empty 404 |
 //! | `http_answer` | `json` (default) or `sse` |
 //! | `http_chunked` | `true`: JSON bodies are chunked |
+//! | `http_close` | `true`: each answer closes its connection, so that no client keeps one that a restart breaks |
 //! | `log_messages` | `true`: see `messages` above |
 //!
 //! ## Rules
