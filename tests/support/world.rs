@@ -7,15 +7,13 @@ use mcp_supervisor::{
     OwnedConnection, Received, Supervisor, ToolCall, What,
     error::{NotSentReason, StartError, UnknownCause},
 };
-use rmcp::{
-    ClientServiceExt as _, RoleClient,
-    model::ProtocolVersion,
-    service::{ClientLifecycleMode, RunningService},
-    transport::{StreamableHttpClientTransport, TokioChildProcess},
-};
+use rmcp::{RoleClient, service::RunningService};
 use serde_json::{Value, json};
 
-use super::{Bed, HttpServer, initialize};
+use super::{
+    Bed, HttpServer, initialize,
+    lent::{lent_http, lent_stdio},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
@@ -76,24 +74,10 @@ impl World {
 
     /// A client of the caller's own.
     pub async fn client(&self) -> Client {
-        let lifecycle = match self.era {
-            Era::Discover => ClientLifecycleMode::Discover {
-                preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-            },
-            _ => ClientLifecycleMode::Initialize,
-        };
-        let client = match &self.http {
-            None => {
-                let command = tokio::process::Command::from(self.bed.command("stdio"));
-                let process = TokioChildProcess::new(command).expect("the fault server starts");
-                ().serve_with_lifecycle(process, lifecycle).await
-            }
-            Some(http) => {
-                let transport = StreamableHttpClientTransport::from_uri(http.url());
-                ().serve_with_lifecycle(transport, lifecycle).await
-            }
-        };
-        client.expect("the fault server greets")
+        match &self.http {
+            None => lent_stdio(&self.bed, self.era.clone()).await,
+            Some(http) => lent_http(http.url(), self.era.clone()).await,
+        }
     }
 
     pub fn is_modern_http(&self) -> bool {
