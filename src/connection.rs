@@ -8,9 +8,12 @@ mod actor;
 mod step;
 mod ticket;
 
-use std::sync::{
-    Arc, Mutex, PoisonError, RwLock,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use ractor::ActorRef;
@@ -81,6 +84,8 @@ pub struct ConnectionStatus {
     pub generation: Option<Generation>,
     /// The protocol revision of that session, once it was negotiated.
     pub revision: Option<String>,
+    /// For how long an open circuit still refuses operations, if it is open.
+    pub circuit_open_for: Option<Duration>,
     /// How many operations the newest session has in flight.
     pub in_flight: usize,
     /// What the newest session has dropped.
@@ -152,6 +157,7 @@ impl Line {
                 state,
                 generation,
                 revision,
+                circuit_open_for: None,
                 in_flight: 0,
                 dropped: DroppedFrames::default(),
             }),
@@ -180,6 +186,7 @@ impl Line {
 
     pub(crate) fn status(&self) -> ConnectionStatus {
         let mut status = self.status.borrow().clone();
+        status.circuit_open_for = self.gate.open_for(Instant::now().into_std());
         if let Some(pulse) = &*self.newest.lock().unwrap_or_else(PoisonError::into_inner) {
             status.in_flight = pulse.in_flight();
             status.dropped = DroppedFrames {

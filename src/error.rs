@@ -143,8 +143,9 @@ pub enum NotSentReason {
         /// The failure that opened it.
         last: Option<Arc<StartError>>,
     },
-    /// The supervisor is shutting down, or the connection was closed by its owner.
-    #[error("the connection was closed by its owner")]
+    /// The supervisor no longer runs the connection: it was shut down, or the connection was closed
+    /// or detached. Of a lent connection that says nothing about the caller's own client.
+    #[error("the supervisor no longer runs this connection")]
     Closed,
     /// The caller-owned connection is closed.
     #[error("the caller-owned connection is closed")]
@@ -263,6 +264,9 @@ pub enum UnknownCause {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsettled {
+    /// The caller owns the connection, and nothing is repeated or looked up on what is lent.
+    #[error("its contract allows nothing on a caller-owned connection")]
+    CallerOwned,
     /// The contract needs an idempotency key, and the operation has none.
     #[error("its contract needs an idempotency key")]
     NoKey,
@@ -392,7 +396,11 @@ impl CallError {
                 R::CircuitOpen { .. } => {
                     "Correct what keeps the server from starting, or wait for the cool-down."
                 }
-                R::Closed => "Open another connection; nothing was sent.",
+                R::Closed if self.ownership().is_lent() => {
+                    "Lend the client to a running supervisor; the client itself is untouched, and \
+                     nothing was sent."
+                }
+                R::Closed => "Open the connection on a running supervisor; nothing was sent.",
                 R::CallerOwnedClosed => {
                     "The connection's owner must supply a replacement, as a new lent handle."
                 }
@@ -404,8 +412,15 @@ impl CallError {
             Self::Rejected(e) if matches!(e.status, Some(401 | 403)) => {
                 "Supply credentials that satisfy the challenge; the server says it did not run."
             }
+            Self::Rejected(e) if e.error.is_some() => {
+                "Read the server's message in `server_error()`, which is kept out of this text, and \
+                 correct the request; the server says that it did not run."
+            }
             Self::Rejected(_) => "Correct the request; the server says that it did not run.",
-            Self::Failed(_) => "Read the server's error: an effect may stand.",
+            Self::Failed(_) => {
+                "Read the server's message in `server_error()`, which is kept out of this text: an \
+                 effect may stand."
+            }
             Self::Unknown(_) if self.ownership().is_lent() => {
                 "Find out on the server whether it ran; the connection is caller-owned, and if it \
                  is closed its owner must supply a replacement."

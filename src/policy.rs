@@ -12,6 +12,9 @@ use crate::{
 
 /// What the operator of this client vouches for, for one tool.
 ///
+/// A contract that repeats does so only while the tool stays what it was. So the tool list is read
+/// once for each session before such a call, and again before a repeat, within the call's deadline.
+///
 /// It is set in the client's own configuration. Nothing that a server says (annotations, a
 /// description, a `retryable` flag) becomes a contract.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -535,13 +535,16 @@ pub enum SpecError {
         what: &'static str,
     },
     /// Not an HTTP URL.
-    #[error("the URL's scheme is {scheme:?}; use http:// or https://")]
+    #[error(
+        "the URL {}; write http:// or https://",
+        if .scheme.is_empty() { "has no scheme".to_owned() } else { format!("has the scheme {scheme:?}") }
+    )]
     Scheme {
         /// What stands there instead, cut short.
         scheme: String,
     },
     /// The URL, a header or the token cannot be sent.
-    #[error("the HTTP {what} cannot be sent: {why}")]
+    #[error("the HTTP {what} cannot be used: {why}")]
     Http {
         /// What: "url", "header", "bearer token".
         what: &'static str,

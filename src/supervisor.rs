@@ -67,6 +67,9 @@ pub struct SupervisorBuilder {
 pub struct SupervisorError;
 
 /// The rules under which a caller-owned connection is used.
+///
+/// A [`Keyed`](ToolContract::Keyed) contract still fills its argument there, but no contract repeats
+/// or looks up anything on what is lent: an unknown outcome stays one, and says so.
 #[derive(Clone, Debug, Default)]
 pub struct LentSpec {
     settings: Settings,
@@ -446,6 +449,10 @@ impl Gate for CircuitGate {
             Permission::Start { after, probe } => Admission::Start { after, probe },
             Permission::Refused { retry_in } => Admission::Open { retry_in },
         }
+    }
+
+    fn open_for(&self, now: std::time::Instant) -> Option<Duration> {
+        self.circuit().open_for(now)
     }
 
     fn failed(&self, now: std::time::Instant) {

@@ -50,6 +50,7 @@ pub(crate) struct Pulse {
     ended: CancellationToken,
     loss: OnceLock<Loss>,
     ended_at: OnceLock<Instant>,
+    unanswered: OnceLock<usize>,
     dropped: [AtomicU64; 3],
     wanted: AtomicBool,
     room: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -71,6 +72,7 @@ impl Pulse {
             ended: CancellationToken::new(),
             loss: OnceLock::new(),
             ended_at: OnceLock::new(),
+            unanswered: OnceLock::new(),
             dropped: Default::default(),
             wanted: AtomicBool::new(false),
             room: OnceLock::new(),
@@ -173,6 +175,8 @@ impl Pulse {
     pub(crate) fn end(&self, loss: Loss) {
         let _ = self.loss.set(loss);
         let _ = self.ended_at.set(Instant::now());
+        // Before anybody hears of the end and leaves.
+        let _ = self.unanswered.set(self.in_flight());
         self.ended.cancel();
         if let Some(over) = self.over.get() {
             over();
@@ -182,6 +186,11 @@ impl Pulse {
     /// Sets whom the end calls, once it is published. The first one stays.
     pub(crate) fn on_end(&self, over: impl Fn() + Send + Sync + 'static) {
         let _ = self.over.set(Box::new(over));
+    }
+
+    /// How many operations had no outcome when the session ended.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.unanswered.get().copied().unwrap_or_default()
     }
 
     /// When the session ended, if it has.

@@ -596,7 +596,7 @@ async fn a_contract_repeats_nothing_on_a_lent_connection() {
                 let lent = supervisor.lend_service("billing", &service, rules).await;
                 let lent = lent.unwrap();
                 let (error, why) = unsettled(&lent, charge()).await;
-                assert_eq!(why, None);
+                assert_eq!(why, Some(Unsettled::CallerOwned));
                 assert_eq!(error.about().attempts, 1);
                 assert_eq!(bed.ran("charge"), 1);
                 assert_eq!(bed.read("tools/call"), 1);

@@ -546,7 +546,7 @@ async fn events_are_the_facts_of_a_connections_life_in_their_order() {
                     "attempt"
                 }
                 What::SessionLost { unanswered, .. } => {
-                    assert!(*unanswered <= 1);
+                    assert_eq!(*unanswered, 1);
                     "lost"
                 }
                 What::OutcomeUnknown { operation, .. } => {

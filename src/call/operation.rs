@@ -240,11 +240,12 @@ impl Operation<'_> {
     /// Why the contract, if there is one, did not settle an unknown outcome.
     fn unsettled(&self, contract: &ToolContract, without: &Without) -> Option<Unsettled> {
         let unknown = without.verdict.outcome() == Outcome::Unknown;
-        if !unknown || without.cancelled || self.line.ownership.is_lent() {
+        if !unknown || without.cancelled {
             return None;
         }
         match contract {
             ToolContract::AtMostOnce => None,
+            _ if self.line.ownership.is_lent() => Some(Unsettled::CallerOwned),
             ToolContract::Keyed { .. } | ToolContract::Status { .. } if self.key.is_none() => {
                 Some(Unsettled::NoKey)
             }

@@ -365,7 +365,7 @@ impl Working {
         let current = self.current.take()?;
         let pulse = current.pulse;
         let why = pulse.loss().map(ToString::to_string).unwrap_or_default();
-        let unanswered = pulse.in_flight();
+        let unanswered = pulse.unanswered();
         self.line.tell(What::SessionLost {
             generation: pulse.generation,
             why,

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 pub(crate) trait Gate: Send + Sync {
     /// Asks to start a session now.
     fn may_start(&self, now: Instant) -> Admission;
+    /// For how long an open circuit still refuses, if it is open.
+    fn open_for(&self, now: Instant) -> Option<Duration>;
     /// A start failed, or a session ended before it had answered anything.
     fn failed(&self, now: Instant);
     /// A session answered something.
@@ -277,6 +279,9 @@ mod tests {
                     probe: false,
                 }
             }
+        }
+        fn open_for(&self, _: Instant) -> Option<Duration> {
+            None
         }
         fn failed(&self, _: Instant) {
             let c = self.0.lock().unwrap();

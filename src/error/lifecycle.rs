@@ -30,7 +30,10 @@ pub struct StartError {
 #[non_exhaustive]
 pub enum StartFailure {
     /// The command does not exist.
-    #[error("the command {command:?} does not exist; check its path and the host's PATH")]
+    #[error(
+        "the command {command:?} does not exist; check its path and the host's PATH{}",
+        if .command.contains(' ') { " (arguments go into `arg`: no shell is involved)" } else { "" }
+    )]
     CommandNotFound {
         /// The command.
         command: String,
@@ -41,13 +44,19 @@ pub enum StartFailure {
         /// The command.
         command: String,
     },
+    /// The working directory does not exist.
+    #[error("the working directory {dir:?} does not exist; create it or name another")]
+    NoWorkingDirectory {
+        /// The directory.
+        dir: String,
+    },
     /// The process could not be started for another reason.
     #[error(
         "the process could not be started ({0}); check the working directory and the system's limits"
     )]
     NotStarted(std::io::ErrorKind),
     /// The server's process exited, or closed its stdout, during the handshake.
-    #[error("the server exited or closed its output during the handshake; read its stderr")]
+    #[error("the server exited or closed its output during the handshake")]
     EndedDuringHandshake,
     /// It took too long.
     #[error("the handshake took longer than {limit:?}; raise the start limit or repair the server")]
@@ -101,6 +110,9 @@ impl fmt::Display for StartError {
         )?;
         if let Some(exit) = &self.exit {
             write!(f, " ({exit})")?;
+        }
+        if self.stderr.is_empty() && self.exit.is_some() {
+            return f.write_str("; it wrote nothing to stderr");
         }
         if !self.stderr.is_empty() {
             write!(

@@ -310,6 +310,7 @@ fn explain_http(error: ClientInitializeError, handshake: &Handshake) -> NotStart
             },
             (None, None) => StartFailure::EndedDuringHandshake,
         };
+        not_started.source = None;
     }
     not_started
 }

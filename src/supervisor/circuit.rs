@@ -102,6 +102,14 @@ impl Circuit {
         }
     }
 
+    /// For how long it still refuses, if it is open.
+    pub(super) fn open_for(&self, now: Instant) -> Option<Duration> {
+        match self.state {
+            State::Open { until } if now < until => Some(until - now),
+            State::Open { .. } | State::HalfOpen | State::Closed => None,
+        }
+    }
+
     /// A start failed, or a session ended before it had answered anything.
     pub(super) fn failed(&mut self, now: Instant) -> Option<Change> {
         if matches!(self.state, State::Open { .. }) {
@@ -170,6 +178,8 @@ mod tests {
             retry_in: Duration::from_secs(6),
         };
         assert_eq!(c.may_start(later, 1.0), (refused, None));
+        assert_eq!(c.open_for(later), Some(Duration::from_secs(6)));
+        assert_eq!(c.open_for(now + Duration::from_secs(10)), None);
     }
 
     #[test]

@@ -152,9 +152,12 @@ impl ServerProcess {
 
 fn explain(spec: &StdioSpec, error: &std::io::Error) -> StartFailure {
     let command = spec.command.to_string_lossy().chars().take(200).collect();
-    let cwd_missing = spec.cwd.as_ref().is_some_and(|dir| !dir.is_dir());
+    if let Some(dir) = spec.cwd.as_ref().filter(|dir| !dir.is_dir()) {
+        let dir = dir.to_string_lossy().chars().take(200).collect();
+        return StartFailure::NoWorkingDirectory { dir };
+    }
     match error.kind() {
-        ErrorKind::NotFound if !cwd_missing => StartFailure::CommandNotFound { command },
+        ErrorKind::NotFound => StartFailure::CommandNotFound { command },
         ErrorKind::PermissionDenied => StartFailure::NotExecutable { command },
         kind => StartFailure::NotStarted(kind),
     }

@@ -212,6 +212,8 @@ async fn a_server_that_only_greets_opens_the_circuit_and_neither_loop_nor_log_ru
                 let NotSentReason::CircuitOpen { retry_in, .. } = not_sent(&error) else {
                     panic!("{error:?}");
                 };
+                let open_for = server.status().circuit_open_for;
+                assert!(open_for.is_some_and(|d| d <= *retry_in), "{open_for:?}");
                 refused.push(*retry_in);
                 if i == 0 {
                     lines = logs.count();
