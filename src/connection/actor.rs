@@ -143,14 +143,7 @@ impl Actor for ConnectionActor {
             #[cfg(test)]
             Message::Panic => panic!("asked to by a test"),
         };
-        if let Some((actor, args)) = start.map(|start| working.begin(start, &myself)) {
-            let (child, _) = Actor::spawn_linked(None, actor, args, myself.get_cell()).await?;
-            working.started(child.get_cell());
-        }
-        if working.is_finished() {
-            myself.stop(None);
-        }
-        Ok(())
+        working.carry_on(start, &myself).await
     }
 
     async fn handle_supervisor_evt(
@@ -166,14 +159,7 @@ impl Actor for ConnectionActor {
             _ => None,
         };
         let start = over.and_then(|who| working.session_ended(who));
-        if let Some((actor, args)) = start.map(|start| working.begin(start, &myself)) {
-            let (child, _) = Actor::spawn_linked(None, actor, args, myself.get_cell()).await?;
-            working.started(child.get_cell());
-        }
-        if working.is_finished() {
-            myself.stop(None);
-        }
-        Ok(())
+        working.carry_on(start, &myself).await
     }
 }
 
@@ -195,6 +181,24 @@ struct StartPlan {
 }
 
 impl Working {
+    /// Starts the session that was decided on, if one was, and leaves when there is nothing left to
+    /// do. Spawning waits for the child's mailbox, never for a server.
+    async fn carry_on(
+        &mut self,
+        start: Option<StartPlan>,
+        myself: &ActorRef<Message>,
+    ) -> Result<(), ActorProcessingErr> {
+        if let Some(start) = start {
+            let (actor, args) = self.begin(start, myself);
+            let (child, _) = Actor::spawn_linked(None, actor, args, myself.get_cell()).await?;
+            self.started(child.get_cell());
+        }
+        if self.is_finished() {
+            myself.stop(None);
+        }
+        Ok(())
+    }
+
     fn step(&mut self, input: Input) -> Step {
         let gate = Arc::clone(&self.line.gate);
         self.state.step(input, Instant::now().into_std(), &*gate)
