@@ -7,14 +7,19 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
 
-use crate::operation::{AttemptId, ConnectionName, Generation, OperationId, Ownership};
+use crate::operation::{
+    AttemptId, ConnectionName, Generation, OperationId, Ownership, SupervisorPath,
+};
 
 /// How many events a slow subscriber may lag behind before it misses some.
 const CAPACITY: usize = 1_024;
 
 /// A fact about one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Event {
+    /// The supervisor of the connection, which is the one that was subscribed to or one below it.
+    pub supervisor: SupervisorPath,
     /// The connection.
     pub connection: ConnectionName,
     /// Who owns it.
@@ -135,10 +140,13 @@ pub enum Stopped {
     Killed,
 }
 
-/// Where events go.
+/// Where the events of one supervisor go: to its own subscribers, and to those of the supervisors
+/// above it.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
-    sender: broadcast::Sender<Arc<Event>>,
+    supervisor: SupervisorPath,
+    /// Its own, then those above it.
+    senders: Arc<[broadcast::Sender<Arc<Event>>]>,
 }
 
 /// A subscription to events.
@@ -172,30 +180,53 @@ impl EventStream {
 impl Events {
     pub(crate) fn new() -> Self {
         Self {
-            sender: broadcast::Sender::new(CAPACITY),
+            supervisor: SupervisorPath::default(),
+            senders: Arc::new([broadcast::Sender::new(CAPACITY)]),
+        }
+    }
+
+    /// The events of a supervisor below this one.
+    pub(crate) fn below(&self, supervisor: SupervisorPath) -> Self {
+        let own = [broadcast::Sender::new(CAPACITY)];
+        Self {
+            supervisor,
+            senders: own
+                .into_iter()
+                .chain(self.senders.iter().cloned())
+                .collect(),
         }
     }
 
     pub(crate) fn subscribe(&self) -> EventStream {
-        EventStream(self.sender.subscribe())
+        EventStream(self.senders[0].subscribe())
     }
 
     pub(crate) fn tell(&self, connection: &ConnectionName, ownership: Ownership, what: What) {
-        log(connection, ownership, &what);
-        if self.sender.receiver_count() > 0 {
-            let event = Event {
-                connection: connection.clone(),
-                ownership,
-                what,
-            };
-            // An error means that the last subscriber has just gone.
-            let _ = self.sender.send(Arc::new(event));
+        if self.supervisor.is_top() {
+            log(connection.as_str(), ownership, &what);
+        } else {
+            let name = format!("{}/{connection}", self.supervisor);
+            log(&name, ownership, &what);
         }
+        let mut listening = self.senders.iter().filter(|s| s.receiver_count() > 0);
+        let Some(first) = listening.next() else {
+            return;
+        };
+        let event = Arc::new(Event {
+            supervisor: self.supervisor.clone(),
+            connection: connection.clone(),
+            ownership,
+            what,
+        });
+        for sender in listening {
+            // An error means that the last subscriber has just gone.
+            let _ = sender.send(Arc::clone(&event));
+        }
+        let _ = first.send(event);
     }
 }
 
-fn log(connection: &ConnectionName, ownership: Ownership, what: &What) {
-    let name = connection.as_str();
+fn log(name: &str, ownership: Ownership, what: &What) {
     match what {
         What::SessionStarting { generation } => {
             tracing::debug!(
