@@ -12,6 +12,7 @@ use tokio::io::{
     AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex,
     split,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
