@@ -3,6 +3,7 @@
 //! Everything here is plain data. An operation can be built, cloned, handed to another task or
 //! agent and inspected without a connection existing at all.
 
+mod pages;
 mod path;
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
@@ -12,6 +13,8 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use pages::EndlessList;
+pub(crate) use pages::{Turn, Walk};
 pub use path::SupervisorPath;
 
 /// The longest tool, prompt or method name that is sent, in bytes.
