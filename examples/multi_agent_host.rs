@@ -60,7 +60,6 @@ fn server(name: &str, directory: &Path) -> Ending {
     process::exit(0)
 }
 
-// README.md shows this function, word for word.
 /// Starts an agent with a connection of its own: when the agent ends, so does its server.
 async fn hire(host: &Host, name: &str, server: StdioSpec) -> Ending<ActorRef<Task>> {
     let (agent, _) =
@@ -151,21 +150,25 @@ struct HostActor;
 
 impl Actor for HostActor {
     type Msg = ();
-    type State = ();
-    type Arguments = ();
+    type State = Arc<Notify>;
+    type Arguments = Arc<Notify>;
 
-    async fn pre_start(&self, _: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
-        Ok(())
+    async fn pre_start(
+        &self,
+        _: ActorRef<()>,
+        failed: Arc<Notify>,
+    ) -> Result<Arc<Notify>, ActorProcessingErr> {
+        Ok(failed)
     }
 
     async fn handle_supervisor_evt(
         &self,
         _: ActorRef<()>,
         event: SupervisionEvent,
-        (): &mut (),
+        failed: &mut Arc<Notify>,
     ) -> Result<(), ActorProcessingErr> {
         if let SupervisionEvent::ActorFailed(..) = event {
-            println!("   the host hears that an agent failed");
+            failed.notify_one();
         }
         Ok(())
     }
@@ -200,8 +203,8 @@ fn runs(ledger: &Ledger) -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// Waits for the loss of a session, and says of which supervisor's connection.
-async fn lost(events: &mut EventStream) -> Ending<String> {
+/// Waits until a session is stopped, and says whose.
+async fn stopped(events: &mut EventStream) -> Ending<String> {
     loop {
         match events.next().await {
             Some(Received::Event(e)) if matches!(e.what, What::SessionStopped { .. }) => {
@@ -229,7 +232,8 @@ async fn told(directory: PathBuf) -> Ending {
     };
 
     println!("A host has a library for all, and three agents with a desk of their own.");
-    let (actor, _) = Actor::spawn(None, HostActor, ()).await?;
+    let failed = Arc::new(Notify::new());
+    let (actor, _) = Actor::spawn(None, HostActor, Arc::clone(&failed)).await?;
     let supervisor = Supervisor::builder().start().await?;
     let library = supervisor.open("library", spec("library")?).await?;
     let mut events = supervisor.events();
@@ -267,8 +271,10 @@ async fn told(directory: PathBuf) -> Ending {
 
     println!("Eve crashes in the middle of both calls.");
     crash.notify_one();
+    failed.notified().await;
+    println!("   the host hears that an agent failed");
     check(
-        lost(&mut events).await? == "eve/desk",
+        stopped(&mut events).await? == "eve/desk",
         "the session that is stopped is the one of Eve's desk",
     )?;
     until("its process is gone", || !runs(&ledger("desk-eve"))).await?;

@@ -33,13 +33,14 @@ use tokio::{
 
 /// How many connections start, work or are killed at a time.
 const TOGETHER: usize = 32;
-/// How many bytes more this process may hold after the last round than after the one before.
+/// How many bytes more this process may hold after the last round than after the one before: so much,
+/// and so much for each connection.
 ///
-/// Without a leak the difference is what the allocator does with free memory, which was seen to be
-/// up to a few hundred KiB either way. At the full size a leak of 4 KiB for each connection is 4 MiB.
-const GROWTH: u64 = 4 * 1024 * 1024;
-/// The first rounds are for the allocator, whose arenas grow to the size that a round takes.
-const ROUNDS: usize = 4;
+/// Without a leak the difference is what the allocator does with free memory. Once it has grown to the
+/// size of a round, and keeps one arena only, that was seen to be up to 140 KiB either way.
+const GROWTH: (u64, u64) = (1024 * 1024, 1024);
+/// How many rounds there are. The first ones are for the allocator to grow.
+const ROUNDS: u64 = 4;
 /// The outer deadline of all rounds.
 const HARD: Duration = Duration::from_secs(300);
 
@@ -289,9 +290,9 @@ async fn round(size: usize, random: &mut StdRng) {
     assert_eq!(report.connections.len(), size);
     assert!(report.connections.iter().all(|c| c.drained));
     assert_eq!(report.unknown().count(), 0);
-    assert_eq!(bed.running(), [], "no process outlives the shutdown");
+    assert!(bed.running().is_empty(), "a process outlives the shutdown");
     let ours: BTreeSet<_> = bed.pids().into_keys().collect();
-    assert_eq!(members(&ours), [], "nor does one of its group");
+    assert!(members(&ours).is_empty(), "one of a group outlives it");
     drop(agent);
     // What was lent is still its lender's.
     for kind in kinds {
@@ -341,9 +342,28 @@ fn memory() -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
+/// glibc gives each thread an arena of its own, which makes what a process holds a matter of chance. So
+/// this test runs itself again, with one arena.
+fn with_one_arena() -> bool {
+    const ARENAS: &str = "MALLOC_ARENA_MAX";
+    if std::env::var_os(ARENAS).is_some() {
+        return true;
+    }
+    let this = std::env::current_exe().unwrap();
+    let again = std::process::Command::new(this)
+        .arg("--nocapture")
+        .env(ARENAS, "1")
+        .status();
+    assert!(again.unwrap().success(), "it failed, as printed above");
+    false
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_connections_start_work_die_recover_and_stop_and_nothing_is_left_of_them() {
+    if !with_one_arena() {
+        return;
+    }
     let size = usize::try_from(number("SCALE_CONNECTIONS").unwrap_or(100)).unwrap();
     assert!(
         size > 0 && size.is_multiple_of(20),
@@ -357,7 +377,7 @@ async fn many_connections_start_work_die_recover_and_stop_and_nothing_is_left_of
         round(20, &mut random).await;
         let (descriptors_before, tasks_before) = (descriptors(), tasks());
         let mut held = Vec::new();
-        for n in 1..=ROUNDS {
+        for n in 1..=number("SCALE_ROUNDS").unwrap_or(ROUNDS) {
             let begun = Instant::now();
             round(size, &mut random).await;
             until("every descriptor is closed", || {
@@ -372,7 +392,7 @@ async fn many_connections_start_work_die_recover_and_stop_and_nothing_is_left_of
             unreachable!("there are several rounds");
         };
         assert!(
-            after <= before + GROWTH,
+            after <= before + GROWTH.0 + GROWTH.1 * u64::try_from(size).unwrap(),
             "memory grows with each round: {held:?}"
         );
     };

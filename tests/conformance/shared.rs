@@ -6,10 +6,8 @@ use std::{env, error::Error};
 use rmcp::{
     ClientHandler, ErrorData, RoleClient,
     model::{
-        ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
-        ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability,
-        FormElicitationCapability, Implementation, ProtocolVersion, Role, SamplingMessage,
-        SamplingMessageContentBlock, Tool,
+        ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction,
+        ElicitationCapability, FormElicitationCapability, Implementation, ProtocolVersion, Tool,
     },
     service::RequestContext,
     transport::auth::{AuthorizationManager, AuthorizationRequest, OAuthState},
@@ -137,7 +135,7 @@ fn simplest(schema: &Value) -> Value {
     }
 }
 
-/// The person at the client: fills in forms with their defaults, and plays the model.
+/// The person at the client: fills in forms with their defaults.
 #[derive(Clone)]
 pub(crate) struct Person;
 
@@ -175,15 +173,5 @@ impl ClientHandler for Person {
             }
         }
         Ok(ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(form)))
-    }
-
-    async fn create_message(
-        &self,
-        _: CreateMessageRequestParams,
-        _: RequestContext<RoleClient>,
-    ) -> Result<CreateMessageResult, ErrorData> {
-        let text = SamplingMessageContentBlock::text("a model's answer");
-        let message = SamplingMessage::new(Role::Assistant, text);
-        Ok(CreateMessageResult::new(message, "model".into()).with_stop_reason("endTurn"))
     }
 }
