@@ -221,7 +221,7 @@ where
             ClientLifecycleMode::Initialize
         }
     };
-    let (transport, offer) = Offering::new(transport);
+    let (transport, offer) = Offering::new(transport, Arc::clone(pulse));
     let service = config.serve_with_lifecycle(transport, lifecycle).await?;
     let negotiated = service
         .peer_info()
