@@ -142,6 +142,11 @@ pub trait TokenSource: Send + Sync {
     /// The token for the next request. `None`: it is sent without one.
     ///
     /// A token that was [refused](Self::refused) with a 401 is not given again.
+    ///
+    /// # Cancel safety
+    ///
+    /// The connection drops the future of a caller that no longer waits. What was begun for all of
+    /// them, such as a refresh, is to go on.
     fn token(&self) -> BoxFuture<'_, Result<Option<AccessToken>, CredentialsError>>;
 
     /// The token that is there without waiting, for a message that is worth no new one.
@@ -154,6 +159,10 @@ pub trait TokenSource: Send + Sync {
 
     /// A token that may do what the refused one may not, for sending the refused request once more.
     /// Asked only where the connection's own setting allows that.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`token`](Self::token).
     fn renewed<'a>(
         &'a self,
         refusal: &'a Refusal,
