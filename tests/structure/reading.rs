@@ -8,7 +8,7 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 18] = [
+pub(crate) const READING_ORDER: [&str; 19] = [
     "operation",
     "credentials",
     "evidence",
@@ -19,6 +19,7 @@ pub(crate) const READING_ORDER: [&str; 18] = [
     "journal",
     "transport",
     "auth",
+    "subscription",
     "session",
     "catalog",
     "connection",
