@@ -20,7 +20,7 @@ impl Operation<'_> {
             biased;
             () = cancelled(&self.times) => false,
             () = self.line.closing.cancelled() => false,
-            () = tokio::time::sleep_until(self.times.total) => false,
+            () = self.times.spent() => false,
             renewed = tokens.0.renewed(&refusal) => renewed.is_ok(),
         }
     }
