@@ -104,6 +104,8 @@ impl Operation<'_> {
         };
         let schema = self.schema_before(&contract).await;
         let mut unknown: Option<Without> = None;
+        let mut refused: Option<Without> = None;
+        let mut may_resend = true;
         let mut only_in = None;
         loop {
             let without = match self.attempt_once(only_in).await {
@@ -118,6 +120,18 @@ impl Operation<'_> {
                 }
                 Err(without) => without,
             };
+            if let Some(refused) = refused.take()
+                && (without.misplaced || without.verdict.outcome() == Outcome::NotSent)
+            {
+                // It was not sent again: the refusal is what is known.
+                return Err(self.error(refused, None));
+            }
+            if may_resend && unknown.is_none() && self.has_fresh_credentials(&without).await {
+                may_resend = false;
+                only_in = without.generation;
+                refused = Some(without);
+                continue;
+            }
             let again = without.misplaced;
             let without = self.not_forgetting(unknown.take(), without)?;
             let decision = match again {
