@@ -31,10 +31,11 @@ pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket, Waits};
 use crate::{
     catalog::ToolSchemas,
     error::ReconnectError,
-    event::{Dropped, Events, Stopped, What},
+    event::{Dropped, Stopped, Teller, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session},
     spec::Settings,
+    telemetry::FarEnd,
     transport::Pulse,
 };
 
@@ -44,7 +45,8 @@ pub(crate) struct Line {
     pub(crate) name: ConnectionName,
     pub(crate) ownership: Ownership,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) events: Events,
+    pub(crate) teller: Arc<Teller>,
+    pub(crate) far_end: FarEnd,
     pub(crate) admission: Semaphore,
     /// Cancelled when no new operation is let in any more.
     pub(crate) closing: CancellationToken,
@@ -123,7 +125,7 @@ impl Line {
         settings: Settings,
         source: LineSource,
         gate: Arc<dyn Gate>,
-        events: Events,
+        teller: Arc<Teller>,
     ) -> Self {
         let limits = &settings.limits;
         let (state, generation, revision) = match &source {
@@ -140,7 +142,11 @@ impl Line {
         Self {
             name,
             ownership,
-            events,
+            teller,
+            far_end: match &source {
+                LineSource::Owned(connector) => connector.far_end(),
+                LineSource::Lent(_) => FarEnd::default(),
+            },
             admission: Semaphore::new(
                 limits
                     .max_in_flight
@@ -181,7 +187,7 @@ impl Line {
                 .unwrap_or_else(PoisonError::into_inner);
             *hardest = (*hardest).max(Some(*how));
         }
-        self.events.tell(&self.name, self.ownership, what);
+        self.teller.tell(what);
     }
 
     pub(crate) fn status(&self) -> ConnectionStatus {

@@ -146,6 +146,7 @@ pub mod policy;
 mod session;
 pub mod spec;
 pub mod supervisor;
+mod telemetry;
 mod transport;
 
 pub use call::{AnswerKind, ToolAnswer};

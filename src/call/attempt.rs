@@ -15,6 +15,7 @@ use crate::{
     evidence::{CameBack, Loss, Outcome, ServerError, SessionAfter, WireFault, WireReport, judge},
     operation::{Generation, OperationKind},
     session::Pending,
+    telemetry::Seen,
     transport::{Pulse, server_error},
 };
 
@@ -110,7 +111,7 @@ pub(super) async fn attempt(
     attempt: Attempt,
     request: Arc<ClientRequest>,
     times: &Times,
-    handed_over: &mut (dyn FnMut(Generation) + Send),
+    seen: &mut Seen,
 ) -> Result<Answered, Without> {
     let waits = Waits {
         attempt: times.attempt,
@@ -120,7 +121,10 @@ pub(super) async fn attempt(
     let Some(alive) = line.submit(Arc::clone(&ticket)) else {
         return Err(no_mailbox(line).into());
     };
-    let _give_up = GiveUpOnDrop(&ticket);
+    let give_up = GiveUpOnDrop {
+        ticket: &ticket,
+        seen,
+    };
     let mut last: Option<Handed> = None;
     loop {
         let session_over = line.session_over();
@@ -141,7 +145,7 @@ pub(super) async fn attempt(
             Progress::Misplaced => return Err(Without::misplaced()),
             Progress::Lost => return Err(lost(last)),
         };
-        handed_over(pending.pulse.generation);
+        pending.seen(give_up.seen);
         match wait(line, kind, &ticket, pending, times).await {
             Waited::Answered(answered) => return Ok(answered),
             Waited::Without(without) => return Err(*without),

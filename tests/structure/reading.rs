@@ -8,13 +8,14 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 16] = [
+pub(crate) const READING_ORDER: [&str; 17] = [
     "operation",
     "evidence",
     "policy",
     "spec",
     "event",
     "error",
+    "telemetry",
     "journal",
     "transport",
     "session",

@@ -19,6 +19,7 @@ use super::{Handshake, HttpClient, PROTOCOL_VERSION, Pulse, RESERVED, chain};
 use crate::{
     evidence::Loss,
     spec::{HttpSpec, Limits, SpecError},
+    telemetry::FarEnd,
 };
 
 type Worker = StreamableHttpClientTransport<HttpClient>;
@@ -80,6 +81,16 @@ impl Endpoint {
             headers,
             bearer: spec.bearer.clone(),
         })
+    }
+
+    /// The host and the port, and nothing else of the URL.
+    pub(crate) fn far_end(&self) -> FarEnd {
+        let url = reqwest::Url::parse(&self.url).ok();
+        let host = url
+            .as_ref()
+            .and_then(|url| url.host_str())
+            .map(str::to_owned);
+        FarEnd::http(host, url.and_then(|url| url.port_or_known_default()))
     }
 
     /// Opens a transport for one session. Nothing is sent before rmcp sends.
