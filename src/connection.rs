@@ -35,6 +35,7 @@ use crate::{
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session},
     spec::Settings,
+    subscription::Notices,
     telemetry::FarEnd,
     transport::Pulse,
 };
@@ -47,6 +48,8 @@ pub(crate) struct Line {
     pub(crate) settings: Arc<Settings>,
     pub(crate) teller: Arc<Teller>,
     pub(crate) far_end: FarEnd,
+    /// What the server told unasked.
+    pub(crate) notices: Arc<Notices>,
     pub(crate) admission: Semaphore,
     /// Cancelled when no new operation is let in any more.
     pub(crate) closing: CancellationToken,
@@ -147,6 +150,7 @@ impl Line {
                 LineSource::Owned(connector) => connector.far_end(),
                 LineSource::Lent(_) => FarEnd::default(),
             },
+            notices: Arc::new(Notices::new()),
             admission: Semaphore::new(
                 limits
                     .max_in_flight

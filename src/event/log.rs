@@ -126,6 +126,37 @@ pub(super) fn log(connection: &ConnectionName, ownership: Ownership, what: &What
                 "outcome unknown"
             );
         }
+        What::ListChanged { generation, list } => {
+            tracing::debug!(
+                connection = name,
+                generation = generation.0,
+                ?list,
+                "list changed"
+            );
+        }
+        What::ResourceUpdated { generation } => {
+            tracing::trace!(
+                connection = name,
+                generation = generation.0,
+                "resource updated"
+            );
+        }
+        What::LogReceived { generation, total } => {
+            tracing::debug!(
+                connection = name,
+                generation = generation.0,
+                total,
+                "log messages received"
+            );
+        }
+        What::HandlerAsked { generation, what } => {
+            tracing::debug!(
+                connection = name,
+                generation = generation.0,
+                ?what,
+                "handler asked"
+            );
+        }
         What::FramesDropped {
             generation,
             why,

@@ -8,7 +8,7 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 17] = [
+pub(crate) const READING_ORDER: [&str; 18] = [
     "operation",
     "evidence",
     "policy",
@@ -18,6 +18,7 @@ pub(crate) const READING_ORDER: [&str; 17] = [
     "telemetry",
     "journal",
     "transport",
+    "subscription",
     "session",
     "catalog",
     "connection",
