@@ -5,6 +5,7 @@ mod answer;
 mod attempt;
 mod contract;
 mod operation;
+mod resend;
 
 use std::{sync::Arc, time::Duration};
 

@@ -241,6 +241,9 @@ pub enum Ground {
     Idempotent,
     /// The contract [`ToolContract::Keyed`].
     Keyed,
+    /// The server refused the credentials that it went with, there are others now, and the
+    /// connection's own setting allows it.
+    Credentials,
 }
 
 impl Ground {
@@ -252,6 +255,7 @@ impl Ground {
             Self::ReadOnly => "read_only",
             Self::Idempotent => "idempotent",
             Self::Keyed => "keyed",
+            Self::Credentials => "credentials",
         }
     }
 

@@ -280,11 +280,16 @@ fn after_the_end(line: &Line, pending: Pending) -> Waited {
 fn give_up(line: &Line, ticket: &Ticket, pending: Pending, why: Stop) -> Waited {
     let generation = pending.pulse.generation;
     if ticket.give_up() {
+        let waits_for_token = pending.cell().waits_for_token();
         let reason = match why {
             Stop::Cancelled => NotSentReason::Cancelled,
+            Stop::Deadline(_) if waits_for_token => {
+                NotSentReason::DeadlinePassed(Wait::Credentials)
+            }
             Stop::Deadline(wait) => NotSentReason::DeadlinePassed(wait),
         };
-        if matches!(why, Stop::Deadline(_)) && !pending.heard() {
+        // The server has no part in the wait for a token.
+        if matches!(why, Stop::Deadline(_)) && !waits_for_token && !pending.heard() {
             pending.pulse.suspect();
         }
         let mut without = Without::from(reason);
@@ -510,6 +515,9 @@ fn concluded(
         }
     }
     let verdict = match (outcome, came_back) {
+        (Outcome::NotSent, CameBack::Fault(WireFault::NoToken(error))) => {
+            Verdict::NotSent(NotSentReason::Credentials(error.clone()))
+        }
         (Outcome::NotSent, CameBack::Fault(fault)) => {
             Verdict::NotSent(NotSentReason::Transport(fault.clone()))
         }

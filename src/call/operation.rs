@@ -123,9 +123,11 @@ impl Operation<'_> {
         };
         let schema = self.schema_before(&contract).await;
         let mut unknown: Option<Without> = None;
-        let mut only_in = None;
+        let mut refused: Option<Without> = None;
+        let mut may_resend = true;
+        let (mut only_in, mut ground) = (None, None);
         loop {
-            let without = match self.attempt_once(only_in, &contract).await {
+            let without = match self.attempt_once(only_in, ground).await {
                 Ok(Answered { result, generation }) => {
                     let attempts = self.attempts;
                     return Ok(Done {
@@ -137,7 +139,20 @@ impl Operation<'_> {
                 }
                 Err(without) => without,
             };
+            if let Some(refused) = refused.take()
+                && (without.misplaced || without.verdict.outcome() == Outcome::NotSent)
+            {
+                // It was not sent again: the refusal is what is known.
+                return Err(self.error(refused, None));
+            }
+            if may_resend && unknown.is_none() && self.has_fresh_credentials(&without).await {
+                may_resend = false;
+                (only_in, ground) = (without.generation, Some(Ground::Credentials));
+                refused = Some(without);
+                continue;
+            }
             let again = without.misplaced;
+            ground = Some(Ground::of(&contract));
             let without = self.not_forgetting(unknown.take(), without)?;
             let decision = match again {
                 true => Decision::Repeat(Duration::ZERO),
@@ -210,7 +225,7 @@ impl Operation<'_> {
     async fn attempt_once(
         &mut self,
         only_in: Option<Generation>,
-        contract: &ToolContract,
+        repeats: Option<Ground>,
     ) -> Result<Answered, Without> {
         let attempt_id = AttemptId::mint();
         if let Some(journal) = self.journal {
@@ -219,7 +234,6 @@ impl Operation<'_> {
                 .await
                 .map_err(|error| NotSentReason::Journal(Arc::from(error)))?;
         }
-        let repeats = (self.attempts > 0).then(|| Ground::of(contract));
         let since = match repeats {
             None => self.watch.began(),
             Some(_) => Instant::now(),

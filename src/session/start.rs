@@ -315,6 +315,7 @@ fn explain_http(error: ClientInitializeError, handshake: &Handshake) -> NotStart
             (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {
                 StartFailure::Unreachable(why)
             }
+            (Some(WireFault::NoToken(error)), _) => StartFailure::Credentials(error),
             (Some(_), _) => StartFailure::NotUnderstood,
             (None, Some(status)) => StartFailure::Status {
                 status,

@@ -18,7 +18,7 @@ use rmcp::{
 use super::{Handshake, HttpClient, PROTOCOL_VERSION, Pulse, RESERVED, chain};
 use crate::{
     evidence::Loss,
-    spec::{HttpSpec, Limits, SpecError},
+    spec::{HttpSpec, Limits, SpecError, Tokens},
     telemetry::FarEnd,
 };
 
@@ -31,6 +31,8 @@ pub(crate) struct Endpoint {
     url: Arc<str>,
     headers: HashMap<HeaderName, HeaderValue>,
     bearer: Option<String>,
+    tokens: Option<Tokens>,
+    resend_after_401: bool,
 }
 
 impl Endpoint {
@@ -80,6 +82,8 @@ impl Endpoint {
             url: Arc::from(url.as_str()),
             headers,
             bearer: spec.bearer.clone(),
+            tokens: spec.tokens.clone(),
+            resend_after_401: spec.resend_after_401,
         })
     }
 
@@ -107,6 +111,8 @@ impl Endpoint {
             handshake: Arc::clone(&handshake),
             max_answer_bytes: limits.max_answer_bytes,
             max_resumes: limits.max_resumes,
+            tokens: self.tokens.clone(),
+            resend_after_401: self.resend_after_401,
             discover_limit,
         };
         let mut config = StreamableHttpClientTransportConfig::with_uri(Arc::clone(&self.url))
