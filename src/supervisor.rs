@@ -309,17 +309,17 @@ impl Supervisor {
         settings: Settings,
         source: LineSource,
     ) -> Result<Arc<Line>, AddError> {
-        let events = self.branch.events.clone();
+        let teller = Arc::new(self.branch.events.of(name.clone(), ownership));
         let tell = {
-            let (events, name) = (events.clone(), name.clone());
-            move |what| events.tell(&name, ownership, what)
+            let teller = Arc::clone(&teller);
+            move |what| teller.tell(what)
         };
         let gate = Arc::new(CircuitGate {
             cool_down: settings.recovery.cool_down,
             circuit: Mutex::new(Circuit::new(settings.recovery)),
             tell: Box::new(tell),
         });
-        let line = Arc::new(Line::new(name, ownership, settings, source, gate, events));
+        let line = Arc::new(Line::new(name, ownership, settings, source, gate, teller));
         self.branch.add(&line)?;
         let (reply, added) = oneshot::channel();
         let asked = self
