@@ -37,14 +37,14 @@ use operation::Operation;
 
 /// Who performs operations on a connection.
 pub(crate) struct Caller<'a> {
-    line: &'a Line,
+    line: &'a Arc<Line>,
     journal: Option<&'a dyn Journal>,
     /// It works for an operation that has its place in the connection already.
     admitted: bool,
 }
 
 impl<'a> Caller<'a> {
-    pub(crate) fn new(line: &'a Line, journal: Option<&'a dyn Journal>) -> Self {
+    pub(crate) fn new(line: &'a Arc<Line>, journal: Option<&'a dyn Journal>) -> Self {
         Self {
             line,
             journal,

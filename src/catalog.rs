@@ -3,6 +3,9 @@
 //! A contract repeats a call only where the tool is still the tool that it was made for. So the
 //! input schemas of a generation are kept beside its number, and never mixed with another one's.
 
+#[cfg_attr(not(test), expect(dead_code, reason = "its readers land next"))]
+mod pages;
+
 use std::{collections::HashMap, sync::Arc};
 
 use rmcp::model::Tool;

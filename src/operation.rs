@@ -279,6 +279,31 @@ impl OperationKind {
     }
 }
 
+/// One of the lists that a server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ListKind {
+    /// Its tools.
+    Tools,
+    /// Its prompts.
+    Prompts,
+    /// Its resources.
+    Resources,
+    /// The templates of its resources.
+    ResourceTemplates,
+}
+
+impl fmt::Display for ListKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tools => "the list of tools",
+            Self::Prompts => "the list of prompts",
+            Self::Resources => "the list of resources",
+            Self::ResourceTemplates => "the list of resource templates",
+        })
+    }
+}
+
 /// How long an operation may take, and who may stop it.
 ///
 /// All of it is optional: what is not set comes from the connection's

@@ -23,7 +23,7 @@ use crate::{
 
 /// One operation on its way.
 pub(super) struct Operation<'a> {
-    pub(super) line: &'a Line,
+    pub(super) line: &'a Arc<Line>,
     pub(super) journal: Option<&'a dyn Journal>,
     pub(super) id: OperationId,
     pub(super) kind: OperationKind,
