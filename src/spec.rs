@@ -4,10 +4,13 @@
 //! crate takes it for granted.
 
 mod factory;
+mod handler;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
+pub(crate) use handler::{Handler, Panicked};
+use rmcp::ClientHandler;
 
 use crate::{
     evidence::{JudgeRules, NotFoundMeans, SessionEndedList},
@@ -94,6 +97,8 @@ pub struct Limits {
     pub stderr_tail_bytes: usize,
     /// How often the stream of one answer is resumed, where the revision can.
     pub max_resumes: u32,
+    /// The most pages of a list that are read before the walk over it ends in an error.
+    pub max_pages: usize,
     /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
     pub stdin_grace: Duration,
     /// How long its process group is given after SIGTERM, before it gets SIGKILL.
@@ -115,6 +120,7 @@ impl Default for Limits {
             max_answer_bytes: 16 * 1024 * 1024,
             stderr_tail_bytes: 8 * 1024,
             max_resumes: 3,
+            max_pages: 1_000,
             stdin_grace: Duration::from_secs(2),
             term_grace: Duration::from_secs(2),
             reconnect_grace: Duration::from_secs(2),
@@ -318,6 +324,7 @@ pub(crate) struct Settings {
     pub(crate) repeats: Repeats,
     pub(crate) rules: JudgeRules,
     pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) handler: Handler,
 }
 
 impl From<StdioSpec> for ConnectionSpec {
@@ -414,6 +421,23 @@ impl ConnectionSpec {
         self
     }
 
+    /// Answers what the server asks, and hears what it tells: sampling, elicitation, roots, requests
+    /// of its own, and notifications. `handler`, or what an `Arc` of it points to, is the same for
+    /// all sessions of the connection.
+    ///
+    /// What its `get_info` returns is what each handshake offers; the revision is the connection's.
+    /// Without a handler nothing is offered: pings are answered, and all else is refused or empty.
+    ///
+    /// Its methods run in tasks of their own, beside the calls. It may call through the same
+    /// connection. A panic in it is answered as an internal error. When its session ends, or the
+    /// server cancels the request, the context's token is cancelled; what it answers after that
+    /// goes nowhere, and two seconds later its future is dropped.
+    #[must_use]
+    pub fn handler(mut self, handler: impl ClientHandler) -> Self {
+        self.settings.handler = Handler::new(handler);
+        self
+    }
+
     /// Probes a silent server.
     #[must_use]
     pub fn keep_alive(mut self, keep_alive: KeepAlive) -> Self {
@@ -493,6 +517,9 @@ impl Settings {
         }
         if l.max_answer_bytes == 0 {
             return zero("max_answer_bytes");
+        }
+        if l.max_pages == 0 {
+            return zero("max_pages");
         }
         if self.repeats.max_attempts == 0 {
             return zero("repeats.max_attempts");
