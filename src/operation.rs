@@ -251,6 +251,8 @@ pub enum OperationKind {
     GetPrompt,
     /// `resources/list`.
     ListResources,
+    /// `resources/templates/list`.
+    ListResourceTemplates,
     /// `resources/read`.
     ReadResource,
     /// `ping`, which the revisions before 2026-07-28 have.
@@ -277,6 +279,7 @@ impl OperationKind {
             Self::ListPrompts => "prompts/list",
             Self::GetPrompt => "prompts/get",
             Self::ListResources => "resources/list",
+            Self::ListResourceTemplates => "resources/templates/list",
             Self::ReadResource => "resources/read",
             Self::Ping => "ping",
             Self::Custom => "custom",

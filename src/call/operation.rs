@@ -6,19 +6,16 @@ use rmcp::model::{ClientRequest, ServerResult};
 use tokio::{sync::SemaphorePermit, time::Instant};
 
 use super::{
-    Caller, about,
+    about,
     attempt::{Answered, Times, Verdict, Without, attempt, cancelled, overloaded},
 };
 use crate::{
-    catalog::ToolSchemas,
     connection::{Attempt, Line},
     error::{CallError, Failed, NotSent, NotSentReason, Rejected, Unknown, Unsettled, Wait},
     event::What,
     evidence::{Outcome, retry_after_seconds},
     journal::{Intent, Journal, Settled},
-    operation::{
-        AttemptId, Budget, Generation, IdempotencyKey, OperationId, OperationKind, Page, Turn, Walk,
-    },
+    operation::{AttemptId, Generation, IdempotencyKey, OperationId, OperationKind},
     policy::{Decision, Situation, ToolContract, decide},
     spec::Overload,
 };
@@ -36,6 +33,8 @@ pub(super) struct Operation<'a> {
     pub(super) attempts: u32,
     pub(super) generation: Option<Generation>,
     pub(super) admitted: bool,
+    /// The one session that it may run on, whatever becomes of that.
+    pub(super) pinned: Option<Generation>,
 }
 
 /// An operation that was answered.
@@ -104,7 +103,7 @@ impl Operation<'_> {
         };
         let schema = self.schema_before(&contract).await;
         let mut unknown: Option<Without> = None;
-        let mut only_in = None;
+        let mut only_in = self.pinned;
         loop {
             let without = match self.attempt_once(only_in).await {
                 Ok(Answered { result, generation }) => {
@@ -121,6 +120,8 @@ impl Operation<'_> {
             let again = without.misplaced;
             let without = self.not_forgetting(unknown.take(), without)?;
             let decision = match again {
+                // Another session would be the answer to another question.
+                _ if self.pinned.is_some() => Decision::Tell,
                 true => Decision::Repeat(Duration::ZERO),
                 false => self.decide(&contract, &without),
             };
@@ -316,39 +317,6 @@ async fn admit<'a>(line: &'a Line, times: &Times) -> Result<SemaphorePermit<'a>,
         permit = line.admission.acquire() => permit.map_err(|_| NotSentReason::Closed),
         () = tokio::time::sleep_until(times.total) => {
             Err(NotSentReason::DeadlinePassed(Wait::Admission))
-        }
-    }
-}
-
-/// Reads all pages of the tool list, for a contract that has to know a tool's schema.
-pub(super) async fn schemas(caller: &Caller<'_>, times: &Times) -> Option<Arc<ToolSchemas>> {
-    let mut walk = Walk::new(caller.line.settings.limits.max_pages);
-    let mut tools = Vec::new();
-    let mut cursor = None;
-    let mut generation = None;
-    loop {
-        let budget = Budget {
-            total: Some(times.total.saturating_duration_since(Instant::now())),
-            cancel: times.cancel.clone(),
-            ..Budget::default()
-        };
-        let page = Page {
-            cursor: cursor.take(),
-            budget,
-        };
-        let answered = caller.page_of_tools(page).await.ok()?;
-        // Pages of two generations are two lists.
-        if *generation.get_or_insert(answered.1) != answered.1 {
-            return None;
-        }
-        tools.extend(answered.0.tools);
-        match walk.turn(answered.0.next_cursor).ok()? {
-            Turn::Next(next) => cursor = Some(next),
-            Turn::Complete => {
-                let schemas = Arc::new(ToolSchemas::new(answered.1, tools));
-                caller.line.keep_schemas(&schemas);
-                return Some(schemas);
-            }
         }
     }
 }

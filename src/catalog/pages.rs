@@ -1,92 +1,69 @@
-//! The pages of one list, put together: which one to ask for next, when it is whole, and when it
-//! is never going to be.
-
-use std::collections::HashSet;
+//! The pages of one list of one generation, put together.
 
 use crate::{
     error::ListError,
-    operation::{Generation, ListKind},
+    operation::{Generation, ListKind, Turn, Walk},
 };
 
-/// Where reading stops. A server that mints a new cursor for ever is told from a long list by this
-/// alone, so it is far above any list that a client could do something with.
-pub(crate) const MOST_PAGES: usize = 1_000;
-/// The same for the entries of all pages together.
+/// The most entries of one list that are kept. It is far above any list that a client could do
+/// something with, and keeps a server from filling the memory with one that goes on.
 pub(crate) const MOST_ENTRIES: usize = 100_000;
 
 /// The pages read so far, all of one generation.
 #[derive(Debug)]
 pub(crate) struct Pages<T> {
     kind: ListKind,
+    walk: Walk,
     entries: Vec<T>,
-    /// Every cursor that was named, also the one that is asked for now.
-    cursors: HashSet<String>,
     read: usize,
     generation: Option<Generation>,
 }
 
-/// What comes after a page.
-#[derive(Debug)]
-pub(crate) enum Next {
-    /// The page behind this cursor, from the same session.
-    Ask(String),
-    /// Nothing: the list is whole.
-    Complete,
-    /// Nothing: it will never be whole.
-    Stop(ListError),
-}
-
 impl<T> Pages<T> {
-    pub(crate) fn new(kind: ListKind) -> Self {
+    /// None yet, and at most `most`.
+    pub(crate) fn new(kind: ListKind, most: usize) -> Self {
         Self {
             kind,
+            walk: Walk::new(most),
             entries: Vec::new(),
-            cursors: HashSet::new(),
             read: 0,
             generation: None,
         }
     }
 
-    /// The number of the page that is asked for now, from 1.
+    /// The number of the page that is to come, from 1.
     pub(crate) fn page(&self) -> usize {
         self.read + 1
     }
 
-    /// The session of the first page.
+    /// The session of the first page, which all others must come from.
     pub(crate) fn generation(&self) -> Option<Generation> {
         self.generation
     }
 
-    /// Takes a page with the cursor that it names.
-    pub(crate) fn next(
+    /// Takes a page with the cursor that it names, and says where to go. An error is for good.
+    pub(crate) fn take(
         &mut self,
         generation: Generation,
         entries: Vec<T>,
         cursor: Option<String>,
-    ) -> Next {
+    ) -> Result<Turn, ListError> {
         let kind = self.kind;
         let page = self.page();
         if *self.generation.get_or_insert(generation) != generation {
-            return Next::Stop(ListError::GenerationChanged { kind, page });
+            return Err(ListError::GenerationChanged { kind, page });
         }
         self.read = page;
         if entries.len() > MOST_ENTRIES - self.entries.len() {
-            return Next::Stop(ListError::TooManyEntries {
+            return Err(ListError::TooManyEntries {
                 kind,
                 entries: MOST_ENTRIES,
             });
         }
         self.entries.extend(entries);
-        let Some(cursor) = cursor else {
-            return Next::Complete;
-        };
-        if !self.cursors.insert(cursor.clone()) {
-            return Next::Stop(ListError::CursorRepeated { kind, page });
-        }
-        if page == MOST_PAGES {
-            return Next::Stop(ListError::TooManyPages { kind, pages: page });
-        }
-        Next::Ask(cursor)
+        self.walk
+            .turn(cursor)
+            .map_err(|why| ListError::Endless { kind, why })
     }
 
     /// All entries in the order of the pages.
@@ -98,11 +75,12 @@ impl<T> Pages<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operation::EndlessList;
 
     const ONE: Generation = Generation(1);
 
     fn pages() -> Pages<u32> {
-        Pages::new(ListKind::Tools)
+        Pages::new(ListKind::Tools, 10)
     }
 
     fn cursor(text: &str) -> Option<String> {
@@ -112,76 +90,42 @@ mod tests {
     #[test]
     fn three_pages_are_one_list_in_their_order() {
         let mut pages = pages();
-        assert!(matches!(pages.next(ONE, vec![1, 2], cursor("a")), Next::Ask(c) if c == "a"));
-        assert!(matches!(pages.next(ONE, vec![], cursor("b")), Next::Ask(c) if c == "b"));
-        assert!(matches!(pages.next(ONE, vec![3], None), Next::Complete));
+        pages.take(ONE, vec![1, 2], cursor("a")).unwrap();
+        pages.take(ONE, vec![], cursor("b")).unwrap();
+        assert_eq!(pages.take(ONE, vec![3], None).unwrap(), Turn::Complete);
         assert_eq!(pages.into_entries(), [1, 2, 3]);
     }
 
     #[test]
-    fn a_cursor_that_was_named_before_ends_the_list_also_in_a_longer_circle() {
-        let mut same = pages();
-        same.next(ONE, vec![1], cursor("a"));
-        let stop = same.next(ONE, vec![2], cursor("a"));
-        assert!(matches!(
-            stop,
-            Next::Stop(ListError::CursorRepeated { page: 2, .. })
-        ));
-        let mut circle = pages();
-        circle.next(ONE, vec![1], cursor("a"));
-        circle.next(ONE, vec![2], cursor("b"));
-        let stop = circle.next(ONE, vec![3], cursor("a"));
-        assert!(matches!(
-            stop,
-            Next::Stop(ListError::CursorRepeated { page: 3, .. })
-        ));
-    }
-
-    #[test]
-    fn new_cursors_for_ever_end_at_the_cap() {
+    fn a_list_without_end_is_no_list() {
         let mut pages = pages();
-        for n in 1..MOST_PAGES {
-            assert!(matches!(
-                pages.next(ONE, vec![], cursor(&n.to_string())),
-                Next::Ask(_)
-            ));
-        }
-        let stop = pages.next(ONE, vec![], cursor("one more"));
-        assert!(matches!(
-            stop,
-            Next::Stop(ListError::TooManyPages {
-                pages: MOST_PAGES,
-                ..
-            })
-        ));
-    }
-
-    #[test]
-    fn a_list_of_just_as_many_pages_as_are_read_is_whole() {
-        let mut pages = pages();
-        for n in 1..MOST_PAGES {
-            pages.next(ONE, vec![], cursor(&n.to_string()));
-        }
-        assert!(matches!(pages.next(ONE, vec![7], None), Next::Complete));
+        pages.take(ONE, vec![1], cursor("a")).unwrap();
+        let error = pages.take(ONE, vec![2], cursor("a")).unwrap_err();
+        let why = EndlessList::RepeatedCursor { pages: 2 };
+        assert!(
+            matches!(error, ListError::Endless { why: w, .. } if w == why),
+            "{error}"
+        );
     }
 
     #[test]
     fn entries_without_end_end_at_the_cap() {
-        let mut pages = Pages::new(ListKind::Resources);
-        let full = pages.next(ONE, vec![(); MOST_ENTRIES], cursor("a"));
-        assert!(matches!(full, Next::Ask(_)));
-        let stop = pages.next(ONE, vec![()], None);
-        assert!(matches!(stop, Next::Stop(ListError::TooManyEntries { .. })));
+        let mut pages = Pages::new(ListKind::Resources, 10);
+        pages
+            .take(ONE, vec![(); MOST_ENTRIES], cursor("a"))
+            .unwrap();
+        let error = pages.take(ONE, vec![()], None).unwrap_err();
+        assert!(matches!(error, ListError::TooManyEntries { .. }), "{error}");
     }
 
     #[test]
     fn a_page_of_another_session_is_no_page_of_this_list() {
         let mut pages = pages();
-        pages.next(ONE, vec![1], cursor("a"));
-        let stop = pages.next(Generation(2), vec![2], None);
-        assert!(matches!(
-            stop,
-            Next::Stop(ListError::GenerationChanged { page: 2, .. })
-        ));
+        pages.take(ONE, vec![1], cursor("a")).unwrap();
+        let error = pages.take(Generation(2), vec![2], None).unwrap_err();
+        assert!(
+            matches!(error, ListError::GenerationChanged { page: 2, .. }),
+            "{error}"
+        );
     }
 }

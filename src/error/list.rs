@@ -1,14 +1,14 @@
 //! What kept a list from being read whole.
 
 use super::CallError;
-use crate::operation::ListKind;
+use crate::operation::{EndlessList, ListKind};
 
 /// Why a list was not read from its first page to its last. No part of such a list is published.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListError {
-    /// A page has no answer, or not one that is a page.
-    #[error("page {page} of {kind} could not be read: {error}")]
+    /// A page has no answer, or one that is no page. It may be asked for again.
+    #[error("page {page} of {kind} could not be read")]
     PageFailed {
         /// Which list.
         kind: ListKind,
@@ -18,23 +18,13 @@ pub enum ListError {
         #[source]
         error: CallError,
     },
-    /// A page names a cursor that a page before it named: read on, it would never end.
-    #[error(
-        "page {page} of {kind} leads back to an earlier page; the server has to mend its cursors"
-    )]
-    CursorRepeated {
+    /// The pages do not end. Whoever runs the server has to mend it.
+    #[error("{kind} has no end: {why}")]
+    Endless {
         /// Which list.
         kind: ListKind,
-        /// The page that named it.
-        page: usize,
-    },
-    /// There are more pages than are read.
-    #[error("{kind} has more than {pages} pages, which is where reading stops")]
-    TooManyPages {
-        /// Which list.
-        kind: ListKind,
-        /// How many were read.
-        pages: usize,
+        /// How it showed.
+        why: EndlessList,
     },
     /// There are more entries than are kept.
     #[error("{kind} has more than {entries} entries, which is where reading stops")]
@@ -53,9 +43,9 @@ pub enum ListError {
         /// The page that was to come from the session that ended.
         page: usize,
     },
-    /// The connection is closed.
-    #[error("the connection is closed, and {kind} was never read")]
-    Closed {
+    /// The reading was given up, because the program's runtime shuts down.
+    #[error("the reading of {kind} was given up")]
+    GivenUp {
         /// Which list.
         kind: ListKind,
     },
