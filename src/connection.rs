@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use actor::ConnectionActor;
 use actor::Message;
 pub(crate) use step::{Admission, Gate};
-pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket, Waits};
+pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket};
 
 use crate::{
     catalog::Lists,

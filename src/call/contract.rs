@@ -88,7 +88,7 @@ impl Operation<'_> {
             () = cancelled(&self.times) => None,
             () = self.line.closing.cancelled() => None,
             read = list(self.line, anew) => read.ok().filter(holds),
-            () = tokio::time::sleep_until(self.times.total) => None,
+            () = self.times.spent() => None,
         }
     }
 
@@ -112,7 +112,7 @@ impl Operation<'_> {
         };
         let most = self.line.settings.repeats.max_attempts;
         for _ in 0..most {
-            let left = self.times.total.saturating_duration_since(Instant::now());
+            let left = self.times.left();
             if left.is_zero() {
                 return Err(self.error(without, Some(Unsettled::Spent)));
             }
@@ -152,7 +152,7 @@ impl Operation<'_> {
                         None,
                     ));
                 }
-                Some(at) if at < self.times.total => {
+                Some(at) if at < Instant::now() + self.times.left() => {
                     let next = at.max(asked_at + LOOK_AGAIN);
                     let wait = next.saturating_duration_since(Instant::now());
                     if !self.pause(wait).await {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{ClientRequest, ServerResult};
-use tokio::{sync::SemaphorePermit, time::Instant};
+use tokio::sync::SemaphorePermit;
 
 use super::{
     about,
@@ -229,7 +229,7 @@ impl Operation<'_> {
             lent: self.line.ownership.is_lent(),
             has_key: self.key.is_some(),
             attempts: self.attempts,
-            remaining: self.times.total.saturating_duration_since(Instant::now()),
+            remaining: self.times.left(),
             retry_after: without
                 .report
                 .retry_after
@@ -315,7 +315,7 @@ async fn admit<'a>(line: &'a Line, times: &Times) -> Result<SemaphorePermit<'a>,
         () = line.closing.cancelled() => Err(NotSentReason::Closed),
         () = cancelled => Err(NotSentReason::Cancelled),
         permit = line.admission.acquire() => permit.map_err(|_| NotSentReason::Closed),
-        () = tokio::time::sleep_until(times.total) => {
+        () = times.spent() => {
             Err(NotSentReason::DeadlinePassed(Wait::Admission))
         }
     }
