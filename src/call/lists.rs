@@ -106,15 +106,8 @@ pub(crate) fn known<T: Listed>(line: &Line) -> Option<List<T>> {
 /// The list as it is now, or where it cannot be read the last one. `anew`: what was read before this
 /// was asked does not do.
 pub(crate) async fn list<T: Listed>(line: &Arc<Line>, anew: bool) -> Result<List<T>, ListError> {
-    let known_well = |read_just_now: bool| {
-        known(line).filter(|list| match list.stale() {
-            None => true,
-            // Who has just read a list that is vouched for no time at all has what there is.
-            Some(Stale::Expired) => read_just_now,
-            Some(_) => false,
-        })
-    };
-    if !anew && let Some(list) = known_well(false) {
+    let fresh = |list: &List<T>| list.stale().is_none();
+    if !anew && let Some(list) = known(line).filter(fresh) {
         return Ok(list);
     }
     let shelf = T::shelf(&line.lists);
@@ -127,7 +120,7 @@ pub(crate) async fn list<T: Listed>(line: &Arc<Line>, anew: bool) -> Result<List
             Ended::Published => {
                 let from_the_start = second || matches!(begun, Begun::New(_));
                 if (from_the_start || !anew)
-                    && let Some(list) = known_well(true)
+                    && let Some(list) = known(line).map(List::just_read).filter(fresh)
                 {
                     return Ok(list);
                 }

@@ -58,6 +58,12 @@ impl<T> List<T> {
         Self { whole, stale }
     }
 
+    /// Whoever has just had it read has what there is, for however short it is vouched for.
+    pub(crate) fn just_read(mut self) -> Self {
+        self.stale.take_if(|why| matches!(why, Stale::Expired));
+        self
+    }
+
     /// The session that all of it was read from.
     #[must_use]
     pub fn generation(&self) -> Generation {
