@@ -6,6 +6,7 @@ mod attempt;
 mod contract;
 mod lists;
 mod operation;
+mod resend;
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,6 +32,7 @@ use crate::{
     },
     policy::ToolContract,
     spec::Limits,
+    telemetry::{Subject, Watch},
     transport::{Listener, clock::Clock},
 };
 use answer::Body;
@@ -224,10 +226,23 @@ impl<'a> Caller<'a> {
         request: Result<ClientRequest, InvalidRequest>,
         budget: &Budget,
     ) -> Result<Operation<'a>, CallError> {
+        let line = self.line;
+        let subject = Subject {
+            teller: &line.teller,
+            operation: id,
+            kind,
+            connection: &line.name,
+            ownership: line.ownership,
+            far_end: &line.far_end,
+        };
+        let mut watch = Watch::begin(subject, request.as_ref().ok());
         let prepared =
-            request.and_then(|request| Ok((request, times(budget, &self.line.settings.limits)?)));
-        let (mut request, times) =
-            prepared.map_err(|invalid| self.not_sent(id, kind, invalid.into()))?;
+            request.and_then(|request| Ok((request, times(budget, &line.settings.limits)?)));
+        let (mut request, times) = prepared.map_err(|invalid| {
+            let error = self.not_sent(id, kind, invalid.into());
+            watch.failed(&error, || None);
+            error
+        })?;
         if !budget.meta.is_empty() {
             let meta = MetaObject(budget.meta.clone());
             request.get_meta_mut().extend(RequestMetaObject(meta));
@@ -245,6 +260,7 @@ impl<'a> Caller<'a> {
             generation: None,
             admitted: self.admitted,
             pinned: None,
+            watch,
         })
     }
 
