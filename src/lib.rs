@@ -133,6 +133,8 @@
 //! `reqwest` is built without one and would panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+#[cfg(feature = "oauth")]
+pub mod auth;
 pub mod call;
 mod catalog;
 pub mod connection;
