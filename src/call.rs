@@ -30,6 +30,7 @@ use crate::{
     },
     policy::ToolContract,
     spec::Limits,
+    telemetry::{Subject, Watch},
     transport::{Listener, clock::Clock},
 };
 use answer::Body;
@@ -223,10 +224,23 @@ impl<'a> Caller<'a> {
         request: Result<ClientRequest, InvalidRequest>,
         budget: &Budget,
     ) -> Result<Operation<'a>, CallError> {
+        let line = self.line;
+        let subject = Subject {
+            teller: &line.teller,
+            operation: id,
+            kind,
+            connection: &line.name,
+            ownership: line.ownership,
+            far_end: &line.far_end,
+        };
+        let mut watch = Watch::begin(subject, request.as_ref().ok());
         let prepared =
-            request.and_then(|request| Ok((request, times(budget, &self.line.settings.limits)?)));
-        let (mut request, times) =
-            prepared.map_err(|invalid| self.not_sent(id, kind, invalid.into()))?;
+            request.and_then(|request| Ok((request, times(budget, &line.settings.limits)?)));
+        let (mut request, times) = prepared.map_err(|invalid| {
+            let error = self.not_sent(id, kind, invalid.into());
+            watch.failed(&error, || None);
+            error
+        })?;
         if !budget.meta.is_empty() {
             let meta = MetaObject(budget.meta.clone());
             request.get_meta_mut().extend(RequestMetaObject(meta));
@@ -243,6 +257,7 @@ impl<'a> Caller<'a> {
             attempts: 0,
             generation: None,
             admitted: self.admitted,
+            watch,
         })
     }
 

@@ -273,6 +273,47 @@ pub enum UnknownCause {
     ActorFailed,
 }
 
+impl UnknownCause {
+    /// The cause as a word for a label.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::SessionEnded(_) | Self::SessionEndedByServer(_) => "session_ended",
+            Self::DeadlinePassed(_) => "deadline",
+            Self::Cancelled => "cancelled",
+            Self::Wire(_) => "wire",
+            Self::Status(_) => "status",
+            Self::CallEnded => "call_ended",
+            Self::WrongType(_) => "wrong_type",
+            Self::ActorFailed => "actor_failed",
+        }
+    }
+}
+
+impl NotSentReason {
+    /// The reason as a word for a label.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid",
+            Self::NotInRevision { .. } => "not_in_revision",
+            Self::NotDeclared { .. } => "not_declared",
+            Self::Credentials(_) => "credentials",
+            Self::Overloaded { .. } => "overloaded",
+            Self::DeadlinePassed(_) => "deadline",
+            Self::Cancelled => "cancelled",
+            Self::StartFailed(_) => "start_failed",
+            Self::CircuitOpen { .. } => "circuit_open",
+            Self::Closed => "closed",
+            Self::CallerOwnedClosed => "caller_owned_closed",
+            Self::ActorFailed => "actor_failed",
+            Self::Transport(_) => "transport",
+            Self::Journal(_) => "journal",
+            Self::AbsenceIsFinal => "absent",
+        }
+    }
+}
+
 /// Why a contract did not settle an unknown outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -151,6 +151,7 @@ mod session;
 pub mod spec;
 mod subscription;
 pub mod supervisor;
+mod telemetry;
 mod transport;
 
 pub use call::{AnswerKind, ToolAnswer};

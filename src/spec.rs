@@ -133,6 +133,24 @@ impl Default for Limits {
     }
 }
 
+/// What of the host's trace a server is told, in the `_meta` of each request.
+///
+/// It takes the feature `otel`. A request's own `_meta` wins: what a caller has put under these
+/// names is sent as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TraceContext {
+    /// Nothing, because a server is as likely as not somebody else's, and the identities of the
+    /// host's traces are no business of theirs until the host says so.
+    #[default]
+    Withheld,
+    /// `traceparent` and `tracestate`, by which the server's spans join the host's trace.
+    Sent,
+    /// Those, and the `baggage` that the host's global propagator makes of its own values, which
+    /// may name users.
+    SentWithBaggage,
+}
+
 /// When a connection is given up for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
@@ -361,6 +379,7 @@ pub(crate) struct Settings {
     pub(crate) repeats: Repeats,
     pub(crate) rules: JudgeRules,
     pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) trace_context: TraceContext,
     /// Where fresh credentials come from, where a refused operation may then be sent once more.
     pub(crate) resend_with: Option<Tokens>,
     pub(crate) handler: Handler,
@@ -420,6 +439,13 @@ macro_rules! settings_setters {
             #[must_use]
             pub fn repeats(mut self, repeats: Repeats) -> Self {
                 self.settings.repeats = repeats;
+                self
+            }
+
+            /// What of the host's trace the server is told.
+            #[must_use]
+            pub fn trace_context(mut self, trace_context: $crate::spec::TraceContext) -> Self {
+                self.settings.trace_context = trace_context;
                 self
             }
 
@@ -594,6 +620,9 @@ impl Settings {
                 total: l.total,
             });
         }
+        if cfg!(not(feature = "otel")) && self.trace_context != TraceContext::Withheld {
+            return Err(SpecError::NotCompiled { feature: "otel" });
+        }
         if l.max_in_flight > 1_000 {
             return Err(SpecError::TooManyInFlight {
                 asked: l.max_in_flight,
@@ -664,7 +693,7 @@ pub enum SpecError {
         /// What was asked for.
         asked: Duration,
     },
-    /// The crate was compiled without the feature that this transport needs.
+    /// The crate was compiled without the feature that this needs.
     #[error("this build has no `{feature}` feature; enable it in Cargo.toml")]
     NotCompiled {
         /// The missing feature.

@@ -14,6 +14,7 @@ use crate::{
     evidence::{CameBack, Loss, Outcome, ServerError, SessionAfter, WireFault, WireReport, judge},
     operation::{Generation, OperationKind},
     session::{Along, Pending},
+    telemetry::Seen,
     transport::{
         Listener, Pulse,
         clock::{Clock, Due},
@@ -129,7 +130,7 @@ pub(super) async fn attempt(
     attempt: Attempt,
     request: Arc<ClientRequest>,
     times: &Times,
-    handed_over: &mut (dyn FnMut(Generation) + Send),
+    seen: &mut Seen,
 ) -> Result<Answered, Without> {
     let along = Along {
         idle: times.idle,
@@ -140,7 +141,10 @@ pub(super) async fn attempt(
     let Some(alive) = line.submit(Arc::clone(&ticket)) else {
         return Err(no_mailbox(line).into());
     };
-    let _give_up = GiveUpOnDrop(&ticket);
+    let give_up = GiveUpOnDrop {
+        ticket: &ticket,
+        seen,
+    };
     let mut last: Option<Handed> = None;
     loop {
         let session_over = line.session_over();
@@ -161,7 +165,7 @@ pub(super) async fn attempt(
             Progress::Misplaced => return Err(Without::misplaced()),
             Progress::Lost => return Err(lost(last)),
         };
-        handed_over(pending.pulse.generation);
+        pending.seen(give_up.seen);
         match wait(line, kind, &ticket, pending, times).await {
             Waited::Answered(answered) => return Ok(answered),
             Waited::Without(without) => return Err(*without),

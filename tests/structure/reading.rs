@@ -8,7 +8,7 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 19] = [
+pub(crate) const READING_ORDER: [&str; 20] = [
     "operation",
     "credentials",
     "evidence",
@@ -16,6 +16,7 @@ pub(crate) const READING_ORDER: [&str; 19] = [
     "spec",
     "event",
     "error",
+    "telemetry",
     "journal",
     "transport",
     "auth",

@@ -19,6 +19,7 @@ use super::{Handshake, HttpClient, PROTOCOL_VERSION, Pulse, RESERVED, chain};
 use crate::{
     evidence::Loss,
     spec::{HttpSpec, Limits, SpecError, Tokens},
+    telemetry::FarEnd,
 };
 
 type Worker = StreamableHttpClientTransport<HttpClient>;
@@ -84,6 +85,16 @@ impl Endpoint {
             tokens: spec.tokens.clone(),
             resend_after_401: spec.resend_after_401,
         })
+    }
+
+    /// The host and the port, and nothing else of the URL.
+    pub(crate) fn far_end(&self) -> FarEnd {
+        let url = reqwest::Url::parse(&self.url).ok();
+        let host = url
+            .as_ref()
+            .and_then(|url| url.host_str())
+            .map(str::to_owned);
+        FarEnd::http(host, url.and_then(|url| url.port_or_known_default()))
     }
 
     /// Opens a transport for one session. Nothing is sent before rmcp sends.
