@@ -90,6 +90,16 @@ async fn with_the_setting_a_refused_call_goes_out_once_more_as_an_attempt_of_its
             assert_ne!(attempts[0].0, attempts[1].0);
             assert_eq!((attempts[0].1, attempts[1].1), (1, 2));
 
+            let sent: Vec<_> = {
+                let book = authority.book();
+                let calls = book.requests.iter().filter(|r| r.method == "tools/call");
+                calls
+                    .map(|r| (r.session.clone(), r.token.clone()))
+                    .collect()
+            };
+            assert_eq!(sent[1].0, sent[2].0, "on the same session");
+            assert_ne!(sent[1].1, sent[2].1, "with another token");
+
             // Once, and not for ever.
             authority.book().refuses_all = true;
             let error = ours.call("echo").await.unwrap_err();
