@@ -118,6 +118,7 @@
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
 //! | `auth` | OAuth: access tokens, with the feature `oauth` |
+//! | [`catalog`] | what a server has on offer, as it was last read whole |
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
 //! | [`handle`] | what users hold, and the rights that come with it |
@@ -138,7 +139,7 @@
 #[cfg(feature = "oauth")]
 pub mod auth;
 pub mod call;
-mod catalog;
+pub mod catalog;
 pub mod connection;
 pub mod credentials;
 pub mod error;
@@ -160,10 +161,10 @@ pub use call::{AnswerKind, ToolAnswer};
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
 pub use evidence::Outcome;
-pub use handle::{Connection, LentConnection, OwnedConnection, SharedConnection};
+pub use handle::{Catalog, Connection, LentConnection, OwnedConnection, SharedConnection};
 pub use operation::{
     ConnectionName, CustomCall, Generation, IdempotencyKey, KeyError, OperationId, Ownership, Page,
-    Ping, PromptGet, ResourceRead, ToolCall,
+    Ping, PromptGet, ResourceRead, SupervisorPath, ToolCall,
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};
