@@ -90,5 +90,8 @@ fn login(scenario: &Scenario) -> Ending<OAuth> {
     if let Some(secret) = scenario.context("client_secret") {
         oauth = oauth.client_secret(secret);
     }
+    if scenario.name == "auth/client-credentials-basic" {
+        oauth = oauth.client_credentials();
+    }
     Ok(oauth.build()?)
 }
