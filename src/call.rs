@@ -10,13 +10,12 @@ use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, CustomRequest,
-    GetPromptRequest, GetPromptRequestParams, GetPromptResult, ListPromptsRequest,
+    GetMeta as _, GetPromptRequest, GetPromptRequestParams, GetPromptResult, ListPromptsRequest,
     ListPromptsResult, ListResourcesRequest, ListResourcesResult, ListToolsRequest,
-    ListToolsResult, PaginatedRequestParams, PingRequest, ReadResourceRequest,
-    ReadResourceRequestParams, ReadResourceResult, ServerResult,
+    ListToolsResult, MetaObject, PaginatedRequestParams, PingRequest, ReadResourceRequest,
+    ReadResourceRequestParams, ReadResourceResult, RequestMetaObject, ServerResult,
 };
 use serde_json::Value;
-use tokio::time::Instant;
 
 pub use answer::{AnswerKind, ToolAnswer};
 
@@ -30,6 +29,7 @@ use crate::{
     },
     policy::ToolContract,
     spec::Limits,
+    transport::{Listener, clock::Clock},
 };
 use answer::Body;
 use attempt::{Times, Verdict, Without};
@@ -54,13 +54,13 @@ impl<'a> Caller<'a> {
 
     pub(crate) async fn call_tool(&self, call: ToolCall) -> Result<ToolAnswer, CallError> {
         let kind = OperationKind::ToolCall;
-        let id = OperationId::mint();
         let ToolCall {
             name,
             arguments,
             key,
             budget,
         } = call;
+        let id = budget.operation();
         let contract = self.line.settings.contracts.for_tool(&name);
         let request = tool_request(&name, arguments, contract, key.as_ref());
         let mut operation = self.operation(id, kind, request, &budget)?;
@@ -206,7 +206,7 @@ impl<'a> Caller<'a> {
         budget: &Budget,
         take: impl FnOnce(ServerResult) -> Option<T> + Send,
     ) -> Result<T, CallError> {
-        let id = OperationId::mint();
+        let id = budget.operation();
         let mut operation = self.operation(id, kind, request, budget)?;
         let answered = operation.run().await?;
         take(answered.result).ok_or_else(|| {
@@ -224,8 +224,12 @@ impl<'a> Caller<'a> {
     ) -> Result<Operation<'a>, CallError> {
         let prepared =
             request.and_then(|request| Ok((request, times(budget, &self.line.settings.limits)?)));
-        let (request, times) =
+        let (mut request, times) =
             prepared.map_err(|invalid| self.not_sent(id, kind, invalid.into()))?;
+        if !budget.meta.is_empty() {
+            let meta = MetaObject(budget.meta.clone());
+            request.get_meta_mut().extend(RequestMetaObject(meta));
+        }
         Ok(Operation {
             line: self.line,
             journal: self.journal,
@@ -331,14 +335,17 @@ fn times(budget: &Budget, limits: &Limits) -> Result<Times, InvalidRequest> {
         // The connection's cap gives way to an operation that has less time altogether.
         None => limits.attempt.map(|attempt| attempt.min(total)),
     };
-    let now = Instant::now();
     // A deadline too far away to be reckoned with is the farthest that can be.
     let far = Duration::from_secs(10 * 365 * 24 * 3600);
+    let clock = Arc::new(Clock::new(limits.hold));
+    let heard = budget.idle.is_some() || budget.progress.is_some();
     Ok(Times {
-        total: now + total.min(far),
+        total: clock.after(total.min(far)),
         attempt,
         idle: budget.idle,
         cancel: budget.cancel.clone(),
+        clock,
+        listener: heard.then(|| Arc::new(Listener::new(budget.progress.clone()))),
     })
 }
 

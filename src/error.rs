@@ -118,6 +118,12 @@ pub enum NotSentReason {
         /// The revision.
         revision: String,
     },
+    /// The server has not declared that it has what is asked for.
+    #[error("the server does not declare {what}")]
+    NotDeclared {
+        /// What.
+        what: &'static str,
+    },
     /// The connection is full.
     #[error("the connection has {in_flight} operations in flight and {queued} waiting")]
     Overloaded {
@@ -387,6 +393,7 @@ impl CallError {
             Self::NotSent(e) => match &e.reason {
                 R::Invalid(_) => "Correct the request; nothing was sent.",
                 R::NotInRevision { .. } => "Use a request that the negotiated revision has.",
+                R::NotDeclared { .. } => "Use what the server declares; nothing was sent.",
                 R::Overloaded { .. } => {
                     "Raise the connection's limits, or spread the load; nothing was sent."
                 }

@@ -116,6 +116,7 @@
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
+//! | [`subscription`] | what a server tells unasked, and who wants to know |
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
 //! | [`handle`] | what users hold, and the rights that come with it |
@@ -145,7 +146,7 @@ pub mod operation;
 pub mod policy;
 mod session;
 pub mod spec;
-mod subscription;
+pub mod subscription;
 pub mod supervisor;
 mod transport;
 
@@ -160,6 +161,7 @@ pub use operation::{
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};
+pub use subscription::{Subscription, Update, Updates};
 pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
 

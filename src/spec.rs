@@ -97,6 +97,9 @@ pub struct Limits {
     pub stderr_tail_bytes: usize,
     /// How often the stream of one answer is resumed, where the revision can.
     pub max_resumes: u32,
+    /// How long an operation's limits are put off, at most, while the host's handler answers what
+    /// the server asks about it: the person behind it may take her time. Zero puts nothing off.
+    pub hold: Duration,
     /// The most pages of a list that are read before the walk over it ends in an error.
     pub max_pages: usize,
     /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
@@ -120,6 +123,7 @@ impl Default for Limits {
             max_answer_bytes: 16 * 1024 * 1024,
             stderr_tail_bytes: 8 * 1024,
             max_resumes: 3,
+            hold: Duration::from_secs(600),
             max_pages: 1_000,
             stdin_grace: Duration::from_secs(2),
             term_grace: Duration::from_secs(2),

@@ -94,7 +94,7 @@ impl Operation<'_> {
         };
         let most = self.line.settings.repeats.max_attempts;
         for _ in 0..most {
-            let left = self.times.total.saturating_duration_since(Instant::now());
+            let left = self.times.left();
             if left.is_zero() {
                 return Err(self.error(without, Some(Unsettled::Spent)));
             }
@@ -134,7 +134,7 @@ impl Operation<'_> {
                         None,
                     ));
                 }
-                Some(at) if at < self.times.total => {
+                Some(at) if at < Instant::now() + self.times.left() => {
                     let next = at.max(asked_at + LOOK_AGAIN);
                     let wait = next.saturating_duration_since(Instant::now());
                     if !self.pause(wait).await {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{ClientRequest, ServerResult};
-use tokio::{sync::SemaphorePermit, time::Instant};
+use tokio::sync::SemaphorePermit;
 
 use super::{
     Caller, about,
@@ -228,7 +228,7 @@ impl Operation<'_> {
             lent: self.line.ownership.is_lent(),
             has_key: self.key.is_some(),
             attempts: self.attempts,
-            remaining: self.times.total.saturating_duration_since(Instant::now()),
+            remaining: self.times.left(),
             retry_after: without
                 .report
                 .retry_after
@@ -314,7 +314,7 @@ async fn admit<'a>(line: &'a Line, times: &Times) -> Result<SemaphorePermit<'a>,
         () = line.closing.cancelled() => Err(NotSentReason::Closed),
         () = cancelled => Err(NotSentReason::Cancelled),
         permit = line.admission.acquire() => permit.map_err(|_| NotSentReason::Closed),
-        () = tokio::time::sleep_until(times.total) => {
+        () = times.spent() => {
             Err(NotSentReason::DeadlinePassed(Wait::Admission))
         }
     }
@@ -328,7 +328,7 @@ pub(super) async fn schemas(caller: &Caller<'_>, times: &Times) -> Option<Arc<To
     let mut generation = None;
     loop {
         let budget = Budget {
-            total: Some(times.total.saturating_duration_since(Instant::now())),
+            total: Some(times.left()),
             cancel: times.cancel.clone(),
             ..Budget::default()
         };

@@ -16,14 +16,15 @@ use rmcp::model::ClientRequest;
 use crate::{
     error::NotSentReason,
     evidence::DispatchCell,
-    operation::{AttemptId, Generation, OperationId, OperationKind},
-    session::{NotTaken, Pending, Session},
+    operation::{AttemptId, Generation, OperationId},
+    session::{Along, NotTaken, Pending, Session},
 };
 
 pub(crate) struct Ticket {
     pub(crate) attempt: Attempt,
     request: Arc<ClientRequest>,
     waits: Waits,
+    along: Along,
     slot: Mutex<Slot>,
 }
 
@@ -38,9 +39,9 @@ pub(crate) struct Attempt {
 
 /// The limits of a ticket that are counted from its hand-over.
 #[derive(Clone, Copy)]
-pub(crate) struct Waits {
-    pub(crate) attempt: Option<Duration>,
-    pub(crate) idle: Option<Duration>,
+struct Waits {
+    attempt: Option<Duration>,
+    idle: Option<Duration>,
 }
 
 impl Waits {
@@ -124,7 +125,16 @@ pub(crate) enum Handing {
 }
 
 impl Ticket {
-    pub(crate) fn new(attempt: Attempt, request: Arc<ClientRequest>, waits: Waits) -> Self {
+    pub(crate) fn new(
+        attempt: Attempt,
+        request: Arc<ClientRequest>,
+        attempt_limit: Option<Duration>,
+        along: Along,
+    ) -> Self {
+        let waits = Waits {
+            attempt: attempt_limit,
+            idle: along.idle,
+        };
         let slot = Slot {
             cell: Arc::new(DispatchCell::new()),
             phase: Phase::Waiting,
@@ -134,6 +144,7 @@ impl Ticket {
             attempt,
             request,
             waits,
+            along,
             slot: Mutex::new(slot),
         }
     }
@@ -158,7 +169,7 @@ impl Ticket {
         }
         // The request is kept, because it may be taken back and handed over again.
         let request = ClientRequest::clone(&self.request);
-        let handing = match session.hand_over(request, &slot.cell, self.waits.idle) {
+        let handing = match session.hand_over(request, &slot.cell, &self.along) {
             Ok(mut pending) => {
                 told(&self.attempt);
                 // A caller that has nothing to do until the answer comes sleeps on until then:
@@ -173,11 +184,15 @@ impl Ticket {
             }
             Err(NotTaken::Ended) => return Handing::SessionOver,
             Err(NotTaken::Recalled) => return Handing::Dropped,
-            Err(NotTaken::NoPing) => {
+            Err(NotTaken::NotInRevision(method)) => {
                 slot.phase = Phase::Refused(NotSentReason::NotInRevision {
-                    method: OperationKind::Ping.method(),
+                    method,
                     revision: session.revision.as_str().to_owned(),
                 });
+                Handing::Dropped
+            }
+            Err(NotTaken::NotDeclared(what)) => {
+                slot.phase = Phase::Refused(NotSentReason::NotDeclared { what });
                 Handing::Dropped
             }
             Err(NotTaken::Full) => {
