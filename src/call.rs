@@ -4,7 +4,9 @@
 mod answer;
 mod attempt;
 mod contract;
+mod lists;
 mod operation;
+mod resend;
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,6 +20,7 @@ use rmcp::model::{
 use serde_json::Value;
 
 pub use answer::{AnswerKind, ToolAnswer};
+pub(crate) use lists::{known, list, refresh};
 
 use crate::{
     connection::Line,
@@ -29,6 +32,7 @@ use crate::{
     },
     policy::ToolContract,
     spec::Limits,
+    telemetry::{Subject, Watch},
     transport::{Listener, clock::Clock},
 };
 use answer::Body;
@@ -37,14 +41,14 @@ use operation::Operation;
 
 /// Who performs operations on a connection.
 pub(crate) struct Caller<'a> {
-    line: &'a Line,
+    line: &'a Arc<Line>,
     journal: Option<&'a dyn Journal>,
-    /// It works for an operation that has its place in the connection already.
+    /// It works for an operation that has its place in the connection already, or that needs none.
     admitted: bool,
 }
 
 impl<'a> Caller<'a> {
-    pub(crate) fn new(line: &'a Line, journal: Option<&'a dyn Journal>) -> Self {
+    pub(crate) fn new(line: &'a Arc<Line>, journal: Option<&'a dyn Journal>) -> Self {
         Self {
             line,
             journal,
@@ -222,10 +226,23 @@ impl<'a> Caller<'a> {
         request: Result<ClientRequest, InvalidRequest>,
         budget: &Budget,
     ) -> Result<Operation<'a>, CallError> {
+        let line = self.line;
+        let subject = Subject {
+            teller: &line.teller,
+            operation: id,
+            kind,
+            connection: &line.name,
+            ownership: line.ownership,
+            far_end: &line.far_end,
+        };
+        let mut watch = Watch::begin(subject, request.as_ref().ok());
         let prepared =
-            request.and_then(|request| Ok((request, times(budget, &self.line.settings.limits)?)));
-        let (mut request, times) =
-            prepared.map_err(|invalid| self.not_sent(id, kind, invalid.into()))?;
+            request.and_then(|request| Ok((request, times(budget, &line.settings.limits)?)));
+        let (mut request, times) = prepared.map_err(|invalid| {
+            let error = self.not_sent(id, kind, invalid.into());
+            watch.failed(&error, || None);
+            error
+        })?;
         if !budget.meta.is_empty() {
             let meta = MetaObject(budget.meta.clone());
             request.get_meta_mut().extend(RequestMetaObject(meta));
@@ -242,6 +259,8 @@ impl<'a> Caller<'a> {
             attempts: 0,
             generation: None,
             admitted: self.admitted,
+            pinned: None,
+            watch,
         })
     }
 
@@ -350,14 +369,21 @@ fn times(budget: &Budget, limits: &Limits) -> Result<Times, InvalidRequest> {
 }
 
 impl Caller<'_> {
-    async fn page_of_tools(&self, page: Page) -> Result<(ListToolsResult, Generation), CallError> {
-        let kind = OperationKind::ListTools;
-        let request = ListToolsRequest::with_param(at_cursor(page.cursor)).into();
-        let mut operation = self.operation(OperationId::mint(), kind, Ok(request), &page.budget)?;
+    /// One page of a list with the session that it came from; of this one session, if it is given.
+    async fn page_of<P>(
+        &self,
+        kind: OperationKind,
+        request: ClientRequest,
+        budget: &Budget,
+        only_in: Option<Generation>,
+        take: fn(ServerResult) -> Option<P>,
+    ) -> Result<(P, Generation), CallError> {
+        let mut operation = self.operation(OperationId::mint(), kind, Ok(request), budget)?;
+        operation.pinned = only_in;
         let done = operation.run().await?;
-        match done.result {
-            ServerResult::ListToolsResult(result) => Ok((result, done.generation)),
-            _ => {
+        match take(done.result) {
+            Some(page) => Ok((page, done.generation)),
+            None => {
                 let cause = UnknownCause::WrongType(kind.method());
                 Err(operation.error(Without::new(Verdict::Unknown(cause)), None))
             }

@@ -4,6 +4,7 @@
 //! agent and inspected without a connection existing at all.
 
 mod pages;
+mod path;
 mod progress;
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
@@ -15,6 +16,7 @@ use uuid::Uuid;
 
 pub use pages::EndlessList;
 pub(crate) use pages::{Turn, Walk};
+pub use path::SupervisorPath;
 pub use progress::{Progress, ProgressStream};
 pub(crate) use progress::{ProgressSink, progress};
 
@@ -86,6 +88,10 @@ impl ConnectionName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    pub(crate) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
     }
 }
 
@@ -255,6 +261,8 @@ pub enum OperationKind {
     GetPrompt,
     /// `resources/list`.
     ListResources,
+    /// `resources/templates/list`.
+    ListResourceTemplates,
     /// `resources/read`.
     ReadResource,
     /// `ping`, which the revisions before 2026-07-28 have.
@@ -281,10 +289,36 @@ impl OperationKind {
             Self::ListPrompts => "prompts/list",
             Self::GetPrompt => "prompts/get",
             Self::ListResources => "resources/list",
+            Self::ListResourceTemplates => "resources/templates/list",
             Self::ReadResource => "resources/read",
             Self::Ping => "ping",
             Self::Custom => "custom",
         }
+    }
+}
+
+/// One of the lists that a server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ListKind {
+    /// Its tools.
+    Tools,
+    /// Its prompts.
+    Prompts,
+    /// Its resources.
+    Resources,
+    /// The templates of its resources.
+    ResourceTemplates,
+}
+
+impl fmt::Display for ListKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tools => "the list of tools",
+            Self::Prompts => "the list of prompts",
+            Self::Resources => "the list of resources",
+            Self::ResourceTemplates => "the list of resource templates",
+        })
     }
 }
 

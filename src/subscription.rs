@@ -18,16 +18,15 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    event::Listing,
     evidence::ServerError,
-    operation::{ConnectionName, Generation},
+    operation::{ConnectionName, Generation, ListKind},
 };
 use queue::Queue;
 
 /// What to be told about.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Subscription {
-    lists: BTreeSet<Listing>,
+    lists: BTreeSet<ListKind>,
     resources: BTreeSet<String>,
 }
 
@@ -38,10 +37,10 @@ impl Subscription {
         Self::default()
     }
 
-    /// Also changes of this list.
+    /// Also changes of this list. What a server says of its resources holds for their templates too.
     #[must_use]
-    pub fn list(mut self, list: Listing) -> Self {
-        self.lists.insert(list);
+    pub fn list(mut self, list: ListKind) -> Self {
+        self.lists.insert(told_with(list));
         self
     }
 
@@ -67,8 +66,8 @@ impl Subscription {
 
     /// Whether changes of this list are in it.
     #[must_use]
-    pub fn has_list(&self, list: Listing) -> bool {
-        self.lists.contains(&list)
+    pub fn has_list(&self, list: ListKind) -> bool {
+        self.lists.contains(&told_with(list))
     }
 
     /// Whether changes of the resource at this URI are in it.
@@ -83,12 +82,12 @@ impl Subscription {
     }
 
     /// The lists in it, in order.
-    pub fn lists(&self) -> impl Iterator<Item = Listing> + '_ {
+    pub fn lists(&self) -> impl Iterator<Item = ListKind> + '_ {
         self.lists.iter().copied()
     }
 
     /// Without the lists that `keep` does not keep.
-    pub(crate) fn lists_where(&self, keep: impl Fn(Listing) -> bool) -> Self {
+    pub(crate) fn lists_where(&self, keep: impl Fn(ListKind) -> bool) -> Self {
         let lists = self.lists.iter().copied().filter(|list| keep(*list));
         Self {
             lists: lists.collect(),
@@ -111,9 +110,9 @@ impl Subscription {
     pub(crate) fn to_filter(&self) -> SubscriptionFilter {
         let mut filter = SubscriptionFilter::new();
         let wants = |list| self.has_list(list).then_some(true);
-        filter.tools_list_changed = wants(Listing::Tools);
-        filter.prompts_list_changed = wants(Listing::Prompts);
-        filter.resources_list_changed = wants(Listing::Resources);
+        filter.tools_list_changed = wants(ListKind::Tools);
+        filter.prompts_list_changed = wants(ListKind::Prompts);
+        filter.resources_list_changed = wants(ListKind::Resources);
         if !self.resources.is_empty() {
             filter.resource_subscriptions = Some(self.resources.iter().cloned().collect());
         }
@@ -124,9 +123,9 @@ impl Subscription {
     pub(crate) fn acknowledged(&self, by: &SubscriptionFilter) -> Self {
         let acknowledged = self.to_filter().intersection(by);
         let lists = [
-            (Listing::Tools, acknowledged.tools_list_changed),
-            (Listing::Prompts, acknowledged.prompts_list_changed),
-            (Listing::Resources, acknowledged.resources_list_changed),
+            (ListKind::Tools, acknowledged.tools_list_changed),
+            (ListKind::Prompts, acknowledged.prompts_list_changed),
+            (ListKind::Resources, acknowledged.resources_list_changed),
         ];
         let lists = lists.into_iter().filter(|(_, yes)| *yes == Some(true));
         let uris = acknowledged.resource_subscriptions.unwrap_or_default();
@@ -141,6 +140,14 @@ impl Subscription {
             Told::List(list) => self.has_list(*list),
             Told::Resource(uri) => self.has_resource(uri),
         }
+    }
+}
+
+/// The list with which a server tells of changes of this one.
+fn told_with(list: ListKind) -> ListKind {
+    match list {
+        ListKind::ResourceTemplates => ListKind::Resources,
+        list => list,
     }
 }
 
@@ -170,7 +177,7 @@ pub enum Update {
         renewed: bool,
     },
     /// A list changed.
-    List(Listing),
+    List(ListKind),
     /// A resource changed.
     Resource(String),
     /// From here on changes may be missed, until the next [`Subscribed`](Self::Subscribed).
@@ -307,7 +314,7 @@ pub(crate) struct Subscriber {
 
 /// What a server tells about.
 pub(crate) enum Told<'a> {
-    List(Listing),
+    List(ListKind),
     Resource(&'a str),
 }
 
@@ -348,30 +355,22 @@ impl Notices {
     }
 
     /// The changes of a list, from now on. What is seen is the newest; bursts are one.
-    #[allow(dead_code, reason = "the catalog takes it")]
-    pub(crate) fn changes(&self, list: Listing) -> watch::Receiver<Changed> {
+    pub(crate) fn changes(&self, list: ListKind) -> watch::Receiver<Changed> {
         self.changed[list as usize].subscribe()
     }
 
-    pub(crate) fn list_changed(&self, generation: Generation, list: Listing) {
+    pub(crate) fn list_changed(&self, generation: Generation, list: ListKind) {
         self.changed[list as usize].send_modify(|changed| {
             changed.generation = Some(generation);
             changed.times += 1;
         });
     }
 
-    /// From now on, and on each session to come, has the server tell of changes of this list where
-    /// it says that it can and must be asked to. While it could not tell, the list counts as
-    /// changed.
-    #[allow(dead_code, reason = "the catalog takes it")]
-    pub(crate) fn keep_fresh(&self, list: Listing) {
-        let there = self
-            .subscribers()
-            .iter()
-            .any(|s| s.for_lists && s.wanted.has_list(list));
-        if !there {
-            self.add(Subscription::new().list(list), true);
-        }
+    /// From now on, and on each session to come, has the server tell of changes of these lists where
+    /// it says that it can and must be asked to. What it could not tell meanwhile counts as a change.
+    pub(crate) fn keep_fresh(&self, lists: &[ListKind]) {
+        let lists = lists.iter().copied();
+        self.add(lists.fold(Subscription::new(), Subscription::list), true);
     }
 
     fn subscribers(&self) -> MutexGuard<'_, Vec<Arc<Subscriber>>> {
@@ -498,10 +497,10 @@ mod tests {
 
     #[test]
     fn what_a_server_acknowledges_beyond_what_was_asked_is_not_accepted() {
-        let asked = Subscription::new().list(Listing::Tools).resource("a:1");
+        let asked = Subscription::new().list(ListKind::Tools).resource("a:1");
         let more = Subscription::new()
-            .list(Listing::Tools)
-            .list(Listing::Prompts)
+            .list(ListKind::Tools)
+            .list(ListKind::Prompts)
             .resource("a:1")
             .resource("a:2");
         assert_eq!(asked.acknowledged(&more.to_filter()), asked);

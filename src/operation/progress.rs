@@ -2,10 +2,10 @@
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
 };
-
-use tokio::sync::Notify;
 
 /// How many notifications are kept for a reader that does not keep up.
 const KEPT: usize = 64;
@@ -48,21 +48,30 @@ pub struct ProgressStream(Arc<Shared>);
 pub(crate) struct ProgressSink(Arc<Shared>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    news: Notify,
-}
+struct Shared(Mutex<Queue>);
 
 #[derive(Debug, Default)]
 struct Queue {
     kept: VecDeque<Progress>,
     missed: u64,
     sinks: usize,
+    reader: Option<Waker>,
 }
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Queue)) {
+        let mut queue = self.queue();
+        change(&mut queue);
+        let reader = queue.reader.take();
+        // Not under the lock: whoever is woken may look at once.
+        drop(queue);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
     }
 }
 
@@ -76,14 +85,13 @@ pub(crate) fn progress() -> (ProgressSink, ProgressStream) {
 impl ProgressSink {
     /// Never waits.
     pub(crate) fn push(&self, progress: Progress) {
-        let mut queue = self.0.queue();
-        if queue.kept.len() == KEPT {
-            queue.kept.pop_front();
-            queue.missed += 1;
-        }
-        queue.kept.push_back(progress);
-        drop(queue);
-        self.0.news.notify_one();
+        self.0.change(|queue| {
+            if queue.kept.len() == KEPT {
+                queue.kept.pop_front();
+                queue.missed += 1;
+            }
+            queue.kept.push_back(progress);
+        });
     }
 }
 
@@ -96,8 +104,7 @@ impl Clone for ProgressSink {
 
 impl Drop for ProgressSink {
     fn drop(&mut self) {
-        self.0.queue().sinks -= 1;
-        self.0.news.notify_one();
+        self.0.change(|queue| queue.sinks -= 1);
     }
 }
 
@@ -108,19 +115,19 @@ impl ProgressStream {
     ///
     /// Nothing is lost by dropping it.
     pub async fn next(&mut self) -> Option<Progress> {
-        loop {
-            {
-                let mut queue = self.0.queue();
-                if let Some(mut progress) = queue.kept.pop_front() {
-                    progress.missed = std::mem::take(&mut queue.missed);
-                    return Some(progress);
-                }
-                if queue.sinks == 0 {
-                    return None;
-                }
+        poll_fn(|context| {
+            let mut queue = self.0.queue();
+            if let Some(mut progress) = queue.kept.pop_front() {
+                progress.missed = std::mem::take(&mut queue.missed);
+                return Poll::Ready(Some(progress));
             }
-            self.0.news.notified().await;
-        }
+            if queue.sinks == 0 {
+                return Poll::Ready(None);
+            }
+            queue.reader = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await
     }
 }
 

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::SessionArgs;
 use crate::{
-    event::{Asked, Listing, What},
+    event::{Asked, What},
+    operation::ListKind,
     spec::{Handler, Panicked},
     subscription::{Notices, Told},
     transport::Pulse,
@@ -142,9 +143,9 @@ impl Ear {
         use ServerNotification as N;
         let generation = self.pulse.generation;
         let told = match notification {
-            N::ToolListChangedNotification(_) => Told::List(Listing::Tools),
-            N::PromptListChangedNotification(_) => Told::List(Listing::Prompts),
-            N::ResourceListChangedNotification(_) => Told::List(Listing::Resources),
+            N::ToolListChangedNotification(_) => Told::List(ListKind::Tools),
+            N::PromptListChangedNotification(_) => Told::List(ListKind::Prompts),
+            N::ResourceListChangedNotification(_) => Told::List(ListKind::Resources),
             N::ResourceUpdatedNotification(updated) => Told::Resource(&updated.params.uri),
             N::SubscriptionsAcknowledgedNotification(acknowledged) => {
                 let id = notification.get_meta().subscription_id();

@@ -22,9 +22,8 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use super::{Along, NotTaken, Pending, Session};
 use crate::{
-    event::Listing,
     evidence::DispatchCell,
-    operation::Generation,
+    operation::{Generation, ListKind},
     subscription::{GapCause, Notices, Refusal, Subscriber, Subscription},
     transport::server_error,
 };
@@ -175,12 +174,14 @@ impl One {
     }
 
     /// Whether the server says that it tells of changes of this list.
-    fn declares(&self, list: Listing) -> bool {
+    fn declares(&self, list: ListKind) -> bool {
         let capabilities = self.capabilities();
         let declared = match list {
-            Listing::Tools => capabilities.tools.and_then(|c| c.list_changed),
-            Listing::Prompts => capabilities.prompts.and_then(|c| c.list_changed),
-            Listing::Resources => capabilities.resources.and_then(|c| c.list_changed),
+            ListKind::Tools => capabilities.tools.and_then(|c| c.list_changed),
+            ListKind::Prompts => capabilities.prompts.and_then(|c| c.list_changed),
+            ListKind::Resources | ListKind::ResourceTemplates => {
+                capabilities.resources.and_then(|c| c.list_changed)
+            }
         };
         declared == Some(true)
     }

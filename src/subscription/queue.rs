@@ -134,7 +134,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Listing;
+    use crate::operation::ListKind;
 
     fn resource(n: usize) -> Update {
         Update::Resource(format!("r:{n}"))
@@ -153,15 +153,15 @@ mod tests {
     #[tokio::test]
     async fn a_change_that_nobody_has_read_yet_is_told_once_and_again_after_a_gap() {
         let queue = Queue::new();
-        let all = Subscription::new().list(Listing::Tools);
+        let all = Subscription::new().list(ListKind::Tools);
         queue.subscribed(Generation(1), all.clone());
         for _ in 0..3 {
-            queue.push(Update::List(Listing::Tools));
+            queue.push(Update::List(ListKind::Tools));
         }
         queue.gap(Generation(1), GapCause::SessionOver);
         queue.gap(Generation(1), GapCause::Ended);
         queue.subscribed(Generation(2), all.clone());
-        queue.push(Update::List(Listing::Tools));
+        queue.push(Update::List(ListKind::Tools));
         let subscribed = |generation, renewed| Update::Subscribed {
             generation: Generation(generation),
             accepted: all.clone(),
@@ -169,13 +169,13 @@ mod tests {
         };
         let expected = [
             subscribed(1, false),
-            Update::List(Listing::Tools),
+            Update::List(ListKind::Tools),
             Update::Gap {
                 generation: Generation(1),
                 why: GapCause::SessionOver,
             },
             subscribed(2, true),
-            Update::List(Listing::Tools),
+            Update::List(ListKind::Tools),
         ];
         for update in expected {
             assert_eq!(queue.next().await, update);
@@ -185,7 +185,7 @@ mod tests {
     #[tokio::test]
     async fn a_session_that_tells_its_end_late_breaks_nothing_on_the_next_one() {
         let queue = Queue::new();
-        let all = Subscription::new().list(Listing::Tools);
+        let all = Subscription::new().list(ListKind::Tools);
         queue.subscribed(Generation(1), all.clone());
         queue.subscribed(Generation(2), all.clone());
         queue.gap(Generation(1), GapCause::SessionOver);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mcp_supervisor::{
     ConnectionSpec, Era, Generation, Limits, OwnedConnection, Subscription, Supervisor, ToolCall,
     Update, Updates,
-    event::Listing,
+    operation::ListKind,
     subscription::{GapCause, Refusal, SubscribeError},
 };
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ fn telling() -> Value {
 }
 
 fn both() -> Subscription {
-    Subscription::new().resource(A).list(Listing::Tools)
+    Subscription::new().resource(A).list(ListKind::Tools)
 }
 
 fn number(n: u64) -> Generation {
@@ -136,7 +136,7 @@ async fn a_subscriber_is_told_of_what_changes() {
             let (supervisor, server, mut updates) = subscribe(&world, both()).await;
             expect(&mut updates, [subscribed(1, both(), false)]).await;
             poke(&world, &server).await;
-            let told = [Update::Resource(A.into()), Update::List(Listing::Tools)];
+            let told = [Update::Resource(A.into()), Update::List(ListKind::Tools)];
             expect(&mut updates, told).await;
             shut_down(supervisor).await;
             while let Some(update) = updates.next().await {
@@ -156,7 +156,7 @@ async fn after_a_loss_the_gap_is_told_and_the_next_session_subscribes_before_its
             expect(&mut updates, [subscribed(1, both(), false)]).await;
             for generation in 1..=3_u64 {
                 poke(&world, &server).await;
-                let told = [Update::Resource(A.into()), Update::List(Listing::Tools)];
+                let told = [Update::Resource(A.into()), Update::List(ListKind::Tools)];
                 expect(&mut updates, told).await;
                 kill(world.bed.running()[0]);
                 expect(&mut updates, [gap(generation, GapCause::SessionOver)]).await;
@@ -210,7 +210,7 @@ async fn a_reconnect_leaves_no_subscription_behind_and_makes_it_anew() {
             let told = [gap(1, GapCause::SessionOver), subscribed(2, both(), true)];
             expect(&mut updates, told).await;
             poke(&world, &server).await;
-            let told = [Update::Resource(A.into()), Update::List(Listing::Tools)];
+            let told = [Update::Resource(A.into()), Update::List(ListKind::Tools)];
             expect(&mut updates, told).await;
             shut_down(supervisor).await;
         })
@@ -269,14 +269,14 @@ async fn what_a_server_of_an_older_revision_does_not_declare_it_is_not_asked_for
         bounded(async {
             let script = json!({"capabilities": {"tools": {"listChanged": true}}});
             let world = World::new(wire, initialize(), script).await;
-            let wanted = both().list(Listing::Prompts);
+            let wanted = both().list(ListKind::Prompts);
             let (supervisor, server, mut updates) = subscribe(&world, wanted).await;
             let refused = Update::Refused {
                 generation: number(1),
                 what: Subscription::new().resource(A),
                 why: Refusal::NotDeclared,
             };
-            let accepted = Subscription::new().list(Listing::Tools);
+            let accepted = Subscription::new().list(ListKind::Tools);
             expect(&mut updates, [refused, subscribed(1, accepted, false)]).await;
             server.call_tool(echo()).await.unwrap();
             assert_eq!(world.bed.read("resources/subscribe"), 0);
@@ -292,7 +292,7 @@ async fn a_server_may_acknowledge_a_part_or_nothing() {
         for (part, accepted) in [
             (
                 json!({"toolsListChanged": true}),
-                Some(Subscription::new().list(Listing::Tools)),
+                Some(Subscription::new().list(ListKind::Tools)),
             ),
             (json!({}), None),
         ] {
@@ -342,7 +342,7 @@ async fn a_standing_request_that_ends_is_made_again_and_says_nothing_about_the_s
                     {"on": "subscriptions/listen", "do": [ack, "hang"]},
                 ]});
                 let world = World::new(wire, Era::Discover, script).await;
-                let wanted = Subscription::new().list(Listing::Tools);
+                let wanted = Subscription::new().list(ListKind::Tools);
                 let (supervisor, server, mut updates) = subscribe(&world, wanted.clone()).await;
                 expect(&mut updates, [subscribed(1, wanted.clone(), false)]).await;
                 world.bed.touch("end");
@@ -367,7 +367,7 @@ async fn a_standing_request_that_the_server_cancels_is_not_made_again_on_that_se
             {"on": "subscriptions/listen", "do": [ack, {"wait_file": "cancel-${generation}"}, cancel, "hang"]},
         ]});
         let world = World::new(Wire::Stdio, Era::Discover, script).await;
-        let wanted = Subscription::new().list(Listing::Tools);
+        let wanted = Subscription::new().list(ListKind::Tools);
         let (supervisor, server, mut updates) = subscribe(&world, wanted.clone()).await;
         // On the second session the ids on the wire are not those that rmcp knows.
         expect(&mut updates, [subscribed(1, wanted.clone(), false)]).await;
@@ -407,7 +407,7 @@ async fn a_subscriber_that_leaves_is_unsubscribed_when_it_is_the_last() {
                 poke(&world, &server).await;
                 assert_eq!(world.bed.read("resources/unsubscribe"), 0);
             }
-            let told = [Update::Resource(A.into()), Update::List(Listing::Tools)];
+            let told = [Update::Resource(A.into()), Update::List(ListKind::Tools)];
             expect(&mut second, told).await;
             drop(second);
             if era != Era::Discover {
