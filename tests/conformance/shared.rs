@@ -20,8 +20,8 @@ pub(crate) type Ending<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 pub(crate) struct Scenario {
     pub(crate) name: String,
     pub(crate) url: String,
-    /// The revision to speak.
-    pub(crate) revision: String,
+    /// The revision to speak, where it names one.
+    pub(crate) revision: Option<String>,
     context: Value,
 }
 
@@ -34,8 +34,7 @@ impl Scenario {
         Ok(Self {
             name: env::var("MCP_CONFORMANCE_SCENARIO")?,
             url: env::args().next_back().ok_or("no address")?,
-            revision: env::var("MCP_CONFORMANCE_PROTOCOL_VERSION")
-                .unwrap_or_else(|_| "2025-11-25".to_owned()),
+            revision: env::var("MCP_CONFORMANCE_PROTOCOL_VERSION").ok(),
             context,
         })
     }
@@ -43,7 +42,7 @@ impl Scenario {
     /// Whether it speaks the era of `server/discover`. One mock server of that revision speaks the
     /// other one all the same.
     pub(crate) fn discovers(&self) -> bool {
-        self.revision.as_str() >= "2026-07-28" && self.name != "json-schema-ref-no-deref"
+        self.revision.as_deref() >= Some("2026-07-28") && self.name != "json-schema-ref-no-deref"
     }
 
     /// Something that the scenario gives the client to know beforehand.
