@@ -11,7 +11,7 @@ mod ticket;
 use std::{
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -29,7 +29,7 @@ pub(crate) use step::{Admission, Gate};
 pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket};
 
 use crate::{
-    catalog::ToolSchemas,
+    catalog::Lists,
     error::ReconnectError,
     event::{Dropped, Stopped, Teller, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
@@ -55,7 +55,10 @@ pub(crate) struct Line {
     pub(crate) closing: CancellationToken,
     /// Operations whose outcome was unknown when the connection closed under them.
     pub(crate) left_unknown: Mutex<Vec<OperationId>>,
-    schemas: Mutex<Option<Arc<ToolSchemas>>>,
+    /// What the server has on offer.
+    pub(crate) lists: Lists,
+    /// Set once, by whoever first wants to know of changes to the lists.
+    pub(crate) attended: AtomicBool,
     source: LineSource,
     gate: Arc<dyn Gate>,
     generations: AtomicU64,
@@ -159,7 +162,8 @@ impl Line {
             ),
             closing: CancellationToken::new(),
             left_unknown: Mutex::default(),
-            schemas: Mutex::default(),
+            lists: Lists::default(),
+            attended: AtomicBool::new(false),
             settings: Arc::new(settings),
             gate,
             generations: AtomicU64::new(0),
@@ -286,19 +290,17 @@ impl Line {
         }
     }
 
-    /// The schemas that were read from the newest session.
-    pub(crate) fn schemas_of_this_generation(&self) -> Option<Arc<ToolSchemas>> {
-        let newest = self.status.borrow().generation;
-        let schemas = self
-            .schemas
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        schemas.filter(|s| Some(s.generation) == newest)
-    }
-
-    pub(crate) fn keep_schemas(&self, schemas: &Arc<ToolSchemas>) {
-        *self.schemas.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(schemas));
+    /// The session that takes operations, if one does and is not known to be over.
+    pub(crate) fn live(&self) -> Option<Generation> {
+        let (state, generation) = {
+            let status = self.status.borrow();
+            (status.state, status.generation)
+        };
+        // Its end is in its pulse before it is in the status.
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let pulse = newest.as_ref().filter(|pulse| !pulse.is_ended())?;
+        let live = state == ConnectionState::Live && generation == Some(pulse.generation);
+        live.then_some(pulse.generation)
     }
 
     /// How far the runtime had to go, at most, to stop a session of this connection.

@@ -6,6 +6,7 @@
 //! [policy](crate::policy), and a text that suggests it would be read by models.
 
 mod lifecycle;
+mod list;
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
@@ -16,6 +17,7 @@ use crate::{
 };
 
 pub use lifecycle::{AddError, ReconnectError, StartError, StartFailure};
+pub use list::ListError;
 
 /// An error somebody else made, shared so that errors stay cheap to clone.
 pub type Source = Arc<dyn Error + Send + Sync>;

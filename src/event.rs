@@ -14,7 +14,9 @@ use tokio::sync::broadcast;
 
 use crate::{
     evidence::Outcome,
-    operation::{AttemptId, ConnectionName, Generation, OperationId, OperationKind, Ownership},
+    operation::{
+        AttemptId, ConnectionName, Generation, ListKind, OperationId, OperationKind, Ownership,
+    },
     policy::ToolContract,
 };
 
@@ -147,7 +149,7 @@ pub enum What {
         /// The session.
         generation: Generation,
         /// Which list.
-        list: Listing,
+        list: ListKind,
     },
     /// The server said that a resource changed. Which one is told to those who subscribed to it.
     ResourceUpdated {
@@ -169,6 +171,28 @@ pub enum What {
         /// What it asked for.
         what: Asked,
     },
+    /// A list was read again and is another one than before.
+    CatalogChanged {
+        /// The session that it was read from.
+        generation: Generation,
+        /// Which list.
+        list: ListKind,
+        /// The names of what is new, at most [`MOST_NAMES`](Self::MOST_NAMES).
+        added: Vec<String>,
+        /// The names of what is gone, at most as many.
+        removed: Vec<String>,
+        /// The names of what is there with something else about it, at most as many.
+        changed: Vec<String>,
+        /// How many more there are that are not named here.
+        unnamed: usize,
+    },
+    /// A list could not be read whole. The last one stays.
+    CatalogKept {
+        /// Which list.
+        list: ListKind,
+        /// Why, without secrets.
+        why: String,
+    },
     /// Frames from the server were dropped.
     FramesDropped {
         /// The session.
@@ -180,16 +204,9 @@ pub enum What {
     },
 }
 
-/// One of a server's lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Listing {
-    /// Its tools.
-    Tools,
-    /// Its prompts.
-    Prompts,
-    /// Its resources and resource templates.
-    Resources,
+impl What {
+    /// The most names of one sort that [`CatalogChanged`](Self::CatalogChanged) holds.
+    pub const MOST_NAMES: usize = 32;
 }
 
 /// What a server can ask of a host.

@@ -117,6 +117,7 @@
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
+//! | [`catalog`] | what a server has on offer, as it was last read whole |
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
 //! | [`handle`] | what users hold, and the rights that come with it |
@@ -134,7 +135,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod call;
-mod catalog;
+pub mod catalog;
 pub mod connection;
 pub mod credentials;
 pub mod error;
@@ -156,7 +157,7 @@ pub use call::{AnswerKind, ToolAnswer};
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
 pub use evidence::Outcome;
-pub use handle::{Connection, LentConnection, OwnedConnection, SharedConnection};
+pub use handle::{Catalog, Connection, LentConnection, OwnedConnection, SharedConnection};
 pub use operation::{
     ConnectionName, CustomCall, Generation, IdempotencyKey, KeyError, OperationId, Ownership, Page,
     Ping, PromptGet, ResourceRead, ToolCall,

@@ -260,6 +260,8 @@ pub enum OperationKind {
     GetPrompt,
     /// `resources/list`.
     ListResources,
+    /// `resources/templates/list`.
+    ListResourceTemplates,
     /// `resources/read`.
     ReadResource,
     /// `ping`, which the revisions before 2026-07-28 have.
@@ -286,10 +288,36 @@ impl OperationKind {
             Self::ListPrompts => "prompts/list",
             Self::GetPrompt => "prompts/get",
             Self::ListResources => "resources/list",
+            Self::ListResourceTemplates => "resources/templates/list",
             Self::ReadResource => "resources/read",
             Self::Ping => "ping",
             Self::Custom => "custom",
         }
+    }
+}
+
+/// One of the lists that a server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ListKind {
+    /// Its tools.
+    Tools,
+    /// Its prompts.
+    Prompts,
+    /// Its resources.
+    Resources,
+    /// The templates of its resources.
+    ResourceTemplates,
+}
+
+impl fmt::Display for ListKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tools => "the list of tools",
+            Self::Prompts => "the list of prompts",
+            Self::Resources => "the list of resources",
+            Self::ResourceTemplates => "the list of resource templates",
+        })
     }
 }
 

@@ -642,6 +642,7 @@ fn fits(kind: OperationKind, result: &ServerResult) -> bool {
         K::ListPrompts => matches!(result, R::ListPromptsResult(_)),
         K::GetPrompt => matches!(result, R::GetPromptResult(_)),
         K::ListResources => matches!(result, R::ListResourcesResult(_)),
+        K::ListResourceTemplates => matches!(result, R::ListResourceTemplatesResult(_)),
         K::ReadResource => matches!(result, R::ReadResourceResult(_)),
         K::Ping | K::Custom => true,
     }

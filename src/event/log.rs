@@ -157,6 +157,28 @@ pub(super) fn log(connection: &ConnectionName, ownership: Ownership, what: &What
                 "handler asked"
             );
         }
+        What::CatalogChanged {
+            generation,
+            list,
+            added,
+            removed,
+            changed,
+            unnamed,
+        } => {
+            tracing::info!(
+                connection = name,
+                generation = generation.0,
+                ?list,
+                added = added.len(),
+                removed = removed.len(),
+                changed = changed.len(),
+                unnamed,
+                "catalog changed"
+            );
+        }
+        What::CatalogKept { list, why } => {
+            tracing::warn!(connection = name, ?list, why, "a list could not be read");
+        }
         What::FramesDropped {
             generation,
             why,
