@@ -121,6 +121,7 @@
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
 //! | [`handle`] | what users hold, and the rights that come with it |
+//! | [`toolbox`] | one namespace of tools over many connections |
 //! | [`supervisor`] | opening, lending, shutting down |
 //! | [`link`] | a supervisor below an actor of the host's own |
 //!
@@ -151,6 +152,7 @@ pub mod spec;
 mod subscription;
 pub mod supervisor;
 mod telemetry;
+pub mod toolbox;
 mod transport;
 
 pub use call::{AnswerKind, ToolAnswer};
@@ -166,6 +168,7 @@ pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};
 pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
+pub use toolbox::Toolbox;
 
 /// The program in the README, compiled.
 #[cfg(doctest)]

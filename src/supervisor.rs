@@ -29,12 +29,13 @@ use crate::{
     error::AddError,
     event::{EventStream, Events, Stopped, What},
     evidence::SessionEndedList,
-    handle::{Handle, LentConnection, OwnedConnection, SharedConnection},
+    handle::{Connection, Handle, LentConnection, OwnedConnection, SharedConnection},
     journal::Journal,
     operation::{ConnectionName, Generation, OperationId, Ownership},
     policy::{Repeats, ToolContract},
     session::{Connector, Session},
     spec::{ConnectionSpec, Limits, Settings, Start, settings_setters},
+    toolbox::{Connections, Toolbox},
     transport::Pulse,
 };
 use circuit::{Change, Circuit, Permission};
@@ -297,6 +298,16 @@ impl Supervisor {
         self.registry.names()
     }
 
+    /// The tools of all connections under one set of names: those that are open whenever it is
+    /// asked, the lent ones included.
+    #[must_use]
+    pub fn toolbox(&self) -> Toolbox {
+        Toolbox::over(Arc::new(All {
+            registry: Arc::clone(&self.registry),
+            journal: self.journal.clone(),
+        }))
+    }
+
     /// Subscribes to what happens from now on.
     #[must_use]
     pub fn events(&self) -> EventStream {
@@ -358,6 +369,19 @@ impl Supervisor {
             return Vec::new();
         }
         lines.await.unwrap_or_default()
+    }
+}
+
+/// The connections of a supervisor, as they come and go.
+struct All {
+    registry: Arc<Registry>,
+    journal: Option<Arc<dyn Journal>>,
+}
+
+impl Connections for All {
+    fn all(&self) -> Vec<Arc<Connection>> {
+        let of = |line| Arc::new(Connection::over(line, self.journal.clone()));
+        self.registry.open().into_iter().map(of).collect()
     }
 }
 
