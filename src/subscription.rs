@@ -25,7 +25,6 @@ impl Notices {
     }
 
     /// The changes of a list, from now on. What is seen is the newest; bursts are one.
-    #[allow(dead_code, reason = "the catalog takes it")]
     pub(crate) fn changes(&self, list: ListKind) -> watch::Receiver<Changed> {
         self.changed[list as usize].subscribe()
     }
