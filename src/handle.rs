@@ -29,6 +29,7 @@ use crate::{
         ConnectionName, CustomCall, Generation, Ownership, Page, Ping, PromptGet, ResourceRead,
         ToolCall,
     },
+    subscription::{SubscribeError, Subscription, Updates},
 };
 
 /// The right to call a server, whoever owns the connection. A workflow step takes this.
@@ -177,6 +178,19 @@ impl Connection {
     /// It changes nothing at the server; dropped, the answer is lost.
     pub async fn read_resource(&self, read: ResourceRead) -> Result<ReadResourceResult, CallError> {
         self.caller().read_resource(read).await
+    }
+
+    /// Subscribes to changes of lists and resources, on this session and on those to come. It
+    /// starts a session if there is none; after a loss, the next operation does.
+    ///
+    /// Dropping the updates unsubscribes.
+    ///
+    /// # Errors
+    ///
+    /// [`SubscribeError`]: it asks for nothing, or the connection is caller-owned or closed. What
+    /// the server refuses is told among the updates.
+    pub fn subscribe(&self, wanted: Subscription) -> Result<Updates, SubscribeError> {
+        self.line.subscribe(wanted)
     }
 
     /// Pings the server, in the revisions that have a ping.

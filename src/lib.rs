@@ -118,6 +118,7 @@
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
 //! | `auth` | OAuth: access tokens, with the feature `oauth` |
+//! | [`subscription`] | what a server tells unasked, and who wants to know |
 //! | [`catalog`] | what a server has on offer, as it was last read whole |
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
@@ -153,7 +154,7 @@ pub mod operation;
 pub mod policy;
 mod session;
 pub mod spec;
-mod subscription;
+pub mod subscription;
 pub mod supervisor;
 mod telemetry;
 pub mod toolbox;
@@ -170,6 +171,7 @@ pub use operation::{
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};
+pub use subscription::{Subscription, Update, Updates};
 pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
 pub use toolbox::Toolbox;
