@@ -33,7 +33,7 @@ use crate::{
     error::ReconnectError,
     event::{Dropped, Events, Stopped, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
-    session::{After, Connector, Session},
+    session::{After, Connector, Session, WantedLevel},
     spec::Settings,
     subscription::Notices,
     transport::Pulse,
@@ -53,6 +53,8 @@ pub(crate) struct Line {
     pub(crate) closing: CancellationToken,
     /// Operations whose outcome was unknown when the connection closed under them.
     pub(crate) left_unknown: Mutex<Vec<OperationId>>,
+    /// From which level on the server is to send messages for the log.
+    pub(crate) log_level: Arc<WantedLevel>,
     schemas: Mutex<Option<Arc<ToolSchemas>>>,
     source: LineSource,
     gate: Arc<dyn Gate>,
@@ -153,6 +155,10 @@ impl Line {
             ),
             closing: CancellationToken::new(),
             left_unknown: Mutex::default(),
+            log_level: match &source {
+                LineSource::Owned(_) => Arc::default(),
+                LineSource::Lent(session) => Arc::clone(&session.log_level),
+            },
             schemas: Mutex::default(),
             settings: Arc::new(settings),
             gate,

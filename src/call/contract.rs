@@ -9,6 +9,7 @@ use super::{
     Caller,
     attempt::{Verdict, Without},
     operation::{Done, Operation, schemas},
+    rounds::Rounds,
 };
 use crate::{
     error::{CallError, NotSentReason, Unsettled},
@@ -34,6 +35,7 @@ impl Operation<'_> {
             line: self.line,
             journal: None,
             admitted: true,
+            rounds: Rounds::Callers,
         }
     }
 
@@ -114,6 +116,7 @@ impl Operation<'_> {
                 return Ok(Done {
                     result,
                     generation,
+                    asked: None,
                     attempts,
                     looked_up: true,
                 });

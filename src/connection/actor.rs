@@ -205,6 +205,12 @@ impl Working {
     }
 
     fn operate(&mut self, ticket: Arc<Ticket>) -> Option<StartPlan> {
+        // What nobody has asked for starts no session, and gives up none.
+        let notification = ticket.is_notification();
+        if notification && (self.current.is_none() || self.health() == Health::Over) {
+            ticket.refuse(NotSentReason::NoSession);
+            return None;
+        }
         if self.health() == Health::Over && !self.line.ownership.is_lent() {
             // Its supervision event is on its way. What it left behind goes before the newcomer.
             let plan = self.lose();
@@ -212,7 +218,10 @@ impl Working {
             return plan.or_else(|| self.start_for_waiting());
         }
         let input = Input::Operation {
-            health: self.health(),
+            health: match notification {
+                true => Health::Good,
+                false => self.health(),
+            },
             others: !self.waiting.is_empty(),
             room: self.has_room(),
         };
@@ -495,6 +504,7 @@ impl Working {
             connector: Arc::clone(connector),
             settings: Arc::clone(&line.settings),
             notices: Arc::clone(&line.notices),
+            log_level: Arc::clone(&line.log_level),
             pulse,
             command: commands,
             gone,

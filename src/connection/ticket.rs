@@ -11,21 +11,27 @@ use std::{
     time::Duration,
 };
 
-use rmcp::model::ClientRequest;
+use rmcp::model::{ClientNotification, ClientRequest};
 
 use crate::{
     error::NotSentReason,
     evidence::DispatchCell,
     operation::{AttemptId, Generation, OperationId},
-    session::{Along, NotTaken, Pending, Session},
+    session::{Along, NotTaken, Pending, Session, Told},
 };
 
 pub(crate) struct Ticket {
     pub(crate) attempt: Attempt,
-    request: Arc<ClientRequest>,
+    load: Load,
     waits: Waits,
     along: Along,
     slot: Mutex<Slot>,
+}
+
+/// What a ticket has to hand over.
+enum Load {
+    Request(Arc<ClientRequest>),
+    Notification(Box<ClientNotification>),
 }
 
 /// Which attempt of which operation a ticket is.
@@ -35,6 +41,18 @@ pub(crate) struct Attempt {
     pub(crate) number: u32,
     /// The one session that it may run on, where its contract has looked at that session.
     pub(crate) only_in: Option<Generation>,
+}
+
+impl Attempt {
+    /// The first one, on whatever session.
+    pub(crate) fn first(operation: OperationId, id: AttemptId) -> Self {
+        Self {
+            operation,
+            id,
+            number: 1,
+            only_in: None,
+        }
+    }
 }
 
 /// The limits of a ticket that are counted from its hand-over.
@@ -69,6 +87,7 @@ impl Slot {
     fn take_progress(&mut self) -> Option<Progress> {
         match std::mem::replace(&mut self.phase, Phase::Taken) {
             Phase::Handed(pending) => Some(Progress::Handed(pending)),
+            Phase::Told(told) => Some(Progress::Told(told)),
             Phase::Refused(reason) => Some(Progress::Refused(reason)),
             Phase::Misplaced => Some(Progress::Misplaced),
             Phase::Lost => Some(Progress::Lost),
@@ -100,6 +119,8 @@ enum Phase {
     Refused(NotSentReason),
     /// Not sent, because the one session that it may go to is not the one in force.
     Misplaced,
+    /// A notification, handed over.
+    Told(Told),
     /// Its session ended after writing had begun.
     Lost,
     /// The caller gave it up before it was handed over.
@@ -109,6 +130,7 @@ enum Phase {
 /// What the connection has done with a ticket.
 pub(crate) enum Progress {
     Handed(Pending),
+    Told(Told),
     Refused(NotSentReason),
     Misplaced,
     Lost,
@@ -135,6 +157,19 @@ impl Ticket {
             attempt: attempt_limit,
             idle: along.idle,
         };
+        Self::with(attempt, Load::Request(request), waits, along)
+    }
+
+    pub(crate) fn of_notification(attempt: Attempt, notification: ClientNotification) -> Self {
+        let waits = Waits {
+            attempt: None,
+            idle: None,
+        };
+        let load = Load::Notification(Box::new(notification));
+        Self::with(attempt, load, waits, Along::default())
+    }
+
+    fn with(attempt: Attempt, load: Load, waits: Waits, along: Along) -> Self {
         let slot = Slot {
             cell: Arc::new(DispatchCell::new()),
             phase: Phase::Waiting,
@@ -142,7 +177,7 @@ impl Ticket {
         };
         Self {
             attempt,
-            request,
+            load,
             waits,
             along,
             slot: Mutex::new(slot),
@@ -167,8 +202,20 @@ impl Ticket {
             wake(slot);
             return Handing::Dropped;
         }
-        // The request is kept, because it may be taken back and handed over again.
-        let request = ClientRequest::clone(&self.request);
+        let request = match &self.load {
+            // It is kept, because it may be taken back and handed over again.
+            Load::Request(request) => ClientRequest::clone(request),
+            Load::Notification(notification) => {
+                return match session.tell(ClientNotification::clone(notification)) {
+                    Ok(told) => {
+                        slot.phase = Phase::Told(told);
+                        wake(slot);
+                        Handing::Dropped
+                    }
+                    Err(_) => Handing::SessionOver,
+                };
+            }
+        };
         let handing = match session.hand_over(request, &slot.cell, &self.along) {
             Ok(mut pending) => {
                 told(&self.attempt);
@@ -207,6 +254,10 @@ impl Ticket {
         handing
     }
 
+    pub(crate) fn is_notification(&self) -> bool {
+        matches!(self.load, Load::Notification(_))
+    }
+
     pub(crate) fn refuse(&self, reason: NotSentReason) {
         let mut slot = self.slot();
         if matches!(slot.phase, Phase::Waiting) {
@@ -223,7 +274,11 @@ impl Ticket {
         match slot.phase {
             Phase::Handed(_) | Phase::Taken => slot.cell.was_begun(),
             Phase::Waiting => false,
-            Phase::Refused(_) | Phase::Misplaced | Phase::Lost | Phase::GivenUp => true,
+            Phase::Refused(_)
+            | Phase::Misplaced
+            | Phase::Told(_)
+            | Phase::Lost
+            | Phase::GivenUp => true,
         }
     }
 
@@ -284,6 +339,7 @@ impl Ticket {
                 slot.phase = Phase::GivenUp;
                 true
             }
+            Phase::Told(_) => false,
             Phase::Handed(_) | Phase::Taken | Phase::Lost => {
                 let won = slot.cell.recall();
                 if won {
