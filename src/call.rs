@@ -7,6 +7,7 @@ mod contract;
 mod notice;
 mod operation;
 mod requests;
+mod resend;
 mod rounds;
 mod tasks;
 
@@ -33,6 +34,7 @@ use crate::{
     },
     policy::ToolContract,
     spec::Limits,
+    telemetry::{Subject, Watch},
     transport::{Listener, clock::Clock},
 };
 use answer::Body;
@@ -268,10 +270,23 @@ impl<'a> Caller<'a> {
         request: Result<ClientRequest, InvalidRequest>,
         budget: &Budget,
     ) -> Result<Operation<'a>, CallError> {
+        let line = self.line;
+        let subject = Subject {
+            teller: &line.teller,
+            operation: id,
+            kind,
+            connection: &line.name,
+            ownership: line.ownership,
+            far_end: &line.far_end,
+        };
+        let mut watch = Watch::begin(subject, request.as_ref().ok());
         let prepared =
-            request.and_then(|request| Ok((request, times(budget, &self.line.settings.limits)?)));
-        let (mut request, times) =
-            prepared.map_err(|invalid| self.not_sent(id, kind, invalid.into()))?;
+            request.and_then(|request| Ok((request, times(budget, &line.settings.limits)?)));
+        let (mut request, times) = prepared.map_err(|invalid| {
+            let error = self.not_sent(id, kind, invalid.into());
+            watch.failed(&error, || None);
+            error
+        })?;
         if !budget.meta.is_empty() {
             let meta = MetaObject(budget.meta.clone());
             request.get_meta_mut().extend(RequestMetaObject(meta));
@@ -289,6 +304,7 @@ impl<'a> Caller<'a> {
             generation: None,
             admitted: self.admitted,
             rounds: self.rounds,
+            watch,
         })
     }
 

@@ -31,11 +31,12 @@ pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket};
 use crate::{
     catalog::ToolSchemas,
     error::ReconnectError,
-    event::{Dropped, Events, Stopped, What},
+    event::{Dropped, Stopped, Teller, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session, WantedLevel},
     spec::Settings,
     subscription::Notices,
+    telemetry::FarEnd,
     transport::Pulse,
 };
 
@@ -45,7 +46,8 @@ pub(crate) struct Line {
     pub(crate) name: ConnectionName,
     pub(crate) ownership: Ownership,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) events: Events,
+    pub(crate) teller: Arc<Teller>,
+    pub(crate) far_end: FarEnd,
     /// What the server told unasked.
     pub(crate) notices: Arc<Notices>,
     pub(crate) admission: Semaphore,
@@ -128,7 +130,7 @@ impl Line {
         settings: Settings,
         source: LineSource,
         gate: Arc<dyn Gate>,
-        events: Events,
+        teller: Arc<Teller>,
     ) -> Self {
         let limits = &settings.limits;
         let (state, generation, revision) = match &source {
@@ -145,7 +147,11 @@ impl Line {
         Self {
             name,
             ownership,
-            events,
+            teller,
+            far_end: match &source {
+                LineSource::Owned(connector) => connector.far_end(),
+                LineSource::Lent(_) => FarEnd::default(),
+            },
             notices: Arc::new(Notices::new()),
             admission: Semaphore::new(
                 limits
@@ -191,7 +197,7 @@ impl Line {
                 .unwrap_or_else(PoisonError::into_inner);
             *hardest = (*hardest).max(Some(*how));
         }
-        self.events.tell(&self.name, self.ownership, what);
+        self.teller.tell(what);
     }
 
     pub(crate) fn status(&self) -> ConnectionStatus {

@@ -110,6 +110,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`operation`] | what can be asked, by whom it is identified, how long it may take |
+//! | [`credentials`] | where a request's access token comes from, and what a refusal asks for |
 //! | [`evidence`] | what is known about a request, and the outcome table as a function |
 //! | [`policy`] | contracts, backoff, and the decision whether to repeat |
 //! | [`spec`] | what a connection is to be |
@@ -135,6 +136,7 @@
 pub mod call;
 mod catalog;
 pub mod connection;
+pub mod credentials;
 pub mod error;
 pub mod event;
 pub mod evidence;
@@ -147,6 +149,7 @@ mod session;
 pub mod spec;
 mod subscription;
 pub mod supervisor;
+mod telemetry;
 mod transport;
 
 pub use call::{AnswerKind, HandedOver, ToolAnswer};

@@ -89,6 +89,11 @@ impl ConnectionName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl fmt::Display for ConnectionName {

@@ -35,6 +35,7 @@ pub(crate) use start::Connector;
 use crate::{
     evidence::{DispatchCell, Loss},
     operation::{Ownership, rmcp_level},
+    telemetry::Seen,
     transport::{Listener, Pulse, clock::Clock, witness::Witnessed},
 };
 
@@ -322,6 +323,12 @@ impl Pending {
     /// Whether anything came from the server since the hand-over.
     pub(crate) fn heard(&self) -> bool {
         self.pulse.heard_since(self.handed_over)
+    }
+
+    /// Notes what a caller learns with it.
+    pub(crate) fn seen(&self, seen: &mut Seen) {
+        seen.generation = Some(self.pulse.generation);
+        seen.request = Some(self.id.clone());
     }
 
     /// rmcp's handle of the session.

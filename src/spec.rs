@@ -6,13 +6,14 @@
 mod factory;
 mod handler;
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
 pub(crate) use handler::{Handler, Panicked};
 use rmcp::ClientHandler;
 
 use crate::{
+    credentials::TokenSource,
     evidence::{JudgeRules, NotFoundMeans, SessionEndedList},
     policy::{Backoff, Contracts, Repeats, ToolContract},
 };
@@ -136,6 +137,24 @@ impl Default for Limits {
     }
 }
 
+/// What of the host's trace a server is told, in the `_meta` of each request.
+///
+/// It takes the feature `otel`. A request's own `_meta` wins: what a caller has put under these
+/// names is sent as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TraceContext {
+    /// Nothing, because a server is as likely as not somebody else's, and the identities of the
+    /// host's traces are no business of theirs until the host says so.
+    #[default]
+    Withheld,
+    /// `traceparent` and `tracestate`, by which the server's spans join the host's trace.
+    Sent,
+    /// Those, and the `baggage` that the host's global propagator makes of its own values, which
+    /// may name users.
+    SentWithBaggage,
+}
+
 /// When a connection is given up for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
@@ -235,9 +254,9 @@ impl StdioSpec {
     }
 }
 
-impl std::fmt::Debug for StdioSpec {
+impl fmt::Debug for StdioSpec {
     /// Shows the command alone: arguments and variables hold credentials in the field.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StdioSpec")
             .field("command", &self.command)
             .finish_non_exhaustive()
@@ -250,7 +269,19 @@ pub struct HttpSpec {
     pub(crate) url: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) bearer: Option<String>,
+    pub(crate) tokens: Option<Tokens>,
+    pub(crate) resend_after_401: bool,
     pub(crate) http2_prior_knowledge: bool,
+}
+
+/// A source of access tokens, which shows nothing of itself.
+#[derive(Clone)]
+pub(crate) struct Tokens(pub(crate) Arc<dyn TokenSource>);
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tokens")
+    }
 }
 
 impl HttpSpec {
@@ -260,6 +291,8 @@ impl HttpSpec {
             url: url.into(),
             headers: Vec::new(),
             bearer: None,
+            tokens: None,
+            resend_after_401: false,
             http2_prior_knowledge: false,
         }
     }
@@ -278,6 +311,24 @@ impl HttpSpec {
         self
     }
 
+    /// Gets the token of each request from this source. A request for which there is none is not
+    /// sent; one that is refused is refused, and the next one has another token.
+    #[must_use]
+    pub fn credentials(mut self, source: impl TokenSource + 'static) -> Self {
+        self.tokens = Some(Tokens(Arc::new(source)));
+        self
+    }
+
+    /// Lets an operation that was answered 401, or 403 for its scope, go out once more after its
+    /// source has given another token: on the same session, within its deadline, as an attempt of
+    /// its own. Off by default, because it is a second sending: by RFC 9110 the first one was not
+    /// applied, but it is the server that says so. Needs [`credentials`](Self::credentials).
+    #[must_use]
+    pub fn resend_after_401(mut self, resend: bool) -> Self {
+        self.resend_after_401 = resend;
+        self
+    }
+
     /// Speaks HTTP/2 from the first byte, as servers without TLS need it to be told.
     #[must_use]
     pub fn http2_prior_knowledge(mut self) -> Self {
@@ -286,9 +337,9 @@ impl HttpSpec {
     }
 }
 
-impl std::fmt::Debug for HttpSpec {
+impl fmt::Debug for HttpSpec {
     /// Shows nothing of the URL's query, the headers or the token: they hold credentials.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = self.url.split(['?', '#']).next().unwrap_or_default();
         let url = url.rsplit_once('@').map_or(url, |(_, host)| host);
         f.debug_struct("HttpSpec")
@@ -310,8 +361,8 @@ pub enum WireOrder {
 pub(crate) enum TransportSpec {
     Stdio(StdioSpec),
     Http(HttpSpec),
-    Custom(std::sync::Arc<dyn OpenTransport>, WireOrder),
-    Stream(std::sync::Arc<dyn OpenStream>),
+    Custom(Arc<dyn OpenTransport>, WireOrder),
+    Stream(Arc<dyn OpenStream>),
 }
 
 /// A framework-owned connection: how to build its transport, and the rules it runs under.
@@ -332,6 +383,9 @@ pub(crate) struct Settings {
     pub(crate) repeats: Repeats,
     pub(crate) rules: JudgeRules,
     pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) trace_context: TraceContext,
+    /// Where fresh credentials come from, where a refused operation may then be sent once more.
+    pub(crate) resend_with: Option<Tokens>,
     pub(crate) handler: Handler,
     /// Whether the handler is one of the host's.
     pub(crate) handled: bool,
@@ -350,15 +404,19 @@ impl From<StdioSpec> for ConnectionSpec {
 
 impl From<HttpSpec> for ConnectionSpec {
     fn from(spec: HttpSpec) -> Self {
+        let resend_with = spec.tokens.clone().filter(|_| spec.resend_after_401);
         Self {
             transport: TransportSpec::Http(spec),
-            settings: Settings::default(),
+            settings: Settings {
+                resend_with,
+                ..Settings::default()
+            },
         }
     }
 }
 
-impl std::fmt::Debug for ConnectionSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for ConnectionSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.transport {
             TransportSpec::Stdio(spec) => spec.fmt(f),
             TransportSpec::Http(spec) => spec.fmt(f),
@@ -389,6 +447,13 @@ macro_rules! settings_setters {
             #[must_use]
             pub fn repeats(mut self, repeats: Repeats) -> Self {
                 self.settings.repeats = repeats;
+                self
+            }
+
+            /// What of the host's trace the server is told.
+            #[must_use]
+            pub fn trace_context(mut self, trace_context: $crate::spec::TraceContext) -> Self {
+                self.settings.trace_context = trace_context;
                 self
             }
 
@@ -501,6 +566,21 @@ impl StdioSpec {
 
 impl HttpSpec {
     fn check(&self) -> Result<(), SpecError> {
+        let objection = |what, why: &str| {
+            let why = why.to_owned();
+            Err(SpecError::Http { what, why })
+        };
+        if self.tokens.is_none() && self.resend_after_401 {
+            return objection("resend_after_401", "there are no credentials to renew");
+        }
+        if self.tokens.is_some() && self.bearer.is_some() {
+            return objection("bearer token", "the credentials are to supply it");
+        }
+        let is_authorization =
+            |(name, _): &(String, String)| name.eq_ignore_ascii_case("authorization");
+        if self.tokens.is_some() && self.headers.iter().any(is_authorization) {
+            return objection("header", "the credentials are to supply \"Authorization\"");
+        }
         let scheme = self
             .url
             .split_once("://")
@@ -560,6 +640,9 @@ impl Settings {
                 total: l.total,
             });
         }
+        if cfg!(not(feature = "otel")) && self.trace_context != TraceContext::Withheld {
+            return Err(SpecError::NotCompiled { feature: "otel" });
+        }
         if l.max_in_flight > 1_000 {
             return Err(SpecError::TooManyInFlight {
                 asked: l.max_in_flight,
@@ -597,7 +680,7 @@ pub enum SpecError {
     /// The URL, a header or the token cannot be sent.
     #[error("the HTTP {what} cannot be used: {why}")]
     Http {
-        /// What: "url", "header", "bearer token".
+        /// What: "url", "header", "bearer token", "resend_after_401".
         what: &'static str,
         /// Why, without the value.
         why: String,
@@ -630,7 +713,7 @@ pub enum SpecError {
         /// What was asked for.
         asked: Duration,
     },
-    /// The crate was compiled without the feature that this transport needs.
+    /// The crate was compiled without the feature that this needs.
     #[error("this build has no `{feature}` feature; enable it in Cargo.toml")]
     NotCompiled {
         /// The missing feature.

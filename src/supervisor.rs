@@ -252,17 +252,17 @@ impl Supervisor {
         if self.closing.is_cancelled() {
             return Err(AddError::ShuttingDown);
         }
-        let events = self.events.clone();
+        let teller = Arc::new(self.events.of(name.clone(), ownership));
         let tell = {
-            let (events, name) = (events.clone(), name.clone());
-            move |what| events.tell(&name, ownership, what)
+            let teller = Arc::clone(&teller);
+            move |what| teller.tell(what)
         };
         let gate = Arc::new(CircuitGate {
             cool_down: settings.recovery.cool_down,
             circuit: Mutex::new(Circuit::new(settings.recovery)),
             tell: Box::new(tell),
         });
-        let line = Arc::new(Line::new(name, ownership, settings, source, gate, events));
+        let line = Arc::new(Line::new(name, ownership, settings, source, gate, teller));
         self.registry.add(&line)?;
         let (reply, added) = oneshot::channel();
         let asked = self

@@ -14,6 +14,7 @@ use crate::{
     evidence::{CameBack, Loss, Outcome, ServerError, SessionAfter, WireFault, WireReport, judge},
     operation::{Generation, OperationKind},
     session::{Along, Pending},
+    telemetry::Seen,
     transport::{
         Listener, Pulse,
         clock::{Clock, Due},
@@ -148,7 +149,7 @@ pub(super) async fn attempt(
     attempt: Attempt,
     request: Arc<ClientRequest>,
     times: &Times,
-    handed_over: &mut (dyn FnMut(Generation) + Send),
+    seen: &mut Seen,
 ) -> Result<Answered, Without> {
     let along = Along {
         idle: times.idle,
@@ -159,7 +160,10 @@ pub(super) async fn attempt(
     let Some(alive) = line.submit(Arc::clone(&ticket)) else {
         return Err(no_mailbox(line).into());
     };
-    let _give_up = GiveUpOnDrop(&ticket);
+    let give_up = GiveUpOnDrop {
+        ticket: &ticket,
+        seen,
+    };
     let mut last: Option<Handed> = None;
     loop {
         let session_over = line.session_over();
@@ -180,7 +184,7 @@ pub(super) async fn attempt(
             Progress::Misplaced => return Err(Without::misplaced()),
             Progress::Lost | Progress::Told(_) => return Err(lost(last)),
         };
-        handed_over(pending.pulse.generation);
+        pending.seen(give_up.seen);
         match wait(line, kind, &ticket, pending, times).await {
             Waited::Answered(answered) => return Ok(answered),
             Waited::Without(without) => return Err(*without),
@@ -295,11 +299,16 @@ fn after_the_end(line: &Line, pending: Pending) -> Waited {
 fn give_up(line: &Line, ticket: &Ticket, pending: Pending, why: Stop) -> Waited {
     let generation = pending.pulse.generation;
     if ticket.give_up() {
+        let waits_for_token = pending.cell().waits_for_token();
         let reason = match why {
             Stop::Cancelled => NotSentReason::Cancelled,
+            Stop::Deadline(_) if waits_for_token => {
+                NotSentReason::DeadlinePassed(Wait::Credentials)
+            }
             Stop::Deadline(wait) => NotSentReason::DeadlinePassed(wait),
         };
-        if matches!(why, Stop::Deadline(_)) && !pending.heard() {
+        // The server has no part in the wait for a token.
+        if matches!(why, Stop::Deadline(_)) && !waits_for_token && !pending.heard() {
             pending.pulse.suspect();
         }
         let mut without = Without::from(reason);
@@ -533,6 +542,9 @@ fn concluded(
         }
     }
     let verdict = match (outcome, came_back) {
+        (Outcome::NotSent, CameBack::Fault(WireFault::NoToken(error))) => {
+            Verdict::NotSent(NotSentReason::Credentials(error.clone()))
+        }
         (Outcome::NotSent, CameBack::Fault(fault)) => {
             Verdict::NotSent(NotSentReason::Transport(fault.clone()))
         }

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     error::{CallError, NotSentReason, Unsettled},
+    event::What,
     operation::{Generation, ToolCall},
     policy::ToolContract,
 };
@@ -109,7 +110,12 @@ impl Operation<'_> {
             let Ok(answer) = Box::pin(caller.call_tool(call)).await else {
                 return Err(self.error(without, Some(Unsettled::LookUpFailed)));
             };
-            if is_found(&answer) {
+            let found = is_found(&answer);
+            self.line.tell(What::LookedUp {
+                operation: self.id,
+                found,
+            });
+            if found {
                 let generation = answer.generation();
                 let result = answer.into_server_result();
                 let attempts = self.attempts;

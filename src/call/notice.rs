@@ -14,6 +14,7 @@ use crate::{
     connection::{Attempt, GiveUpOnDrop, Progress, Ticket},
     error::{CallError, InvalidRequest, NotSentReason, UnknownCause, Wait},
     operation::{AttemptId, Generation, Notice, OperationKind, check_name},
+    telemetry::Seen,
 };
 
 impl Caller<'_> {
@@ -39,7 +40,11 @@ impl Caller<'_> {
         let Some(alive) = line.submit(Arc::clone(&ticket)) else {
             return Err(not_sent(no_mailbox(line)));
         };
-        let _give_up = GiveUpOnDrop(&ticket);
+        let mut seen = Seen::default();
+        let _give_up = GiveUpOnDrop {
+            ticket: &ticket,
+            seen: &mut seen,
+        };
         let progress = tokio::select! {
             biased;
             progress = ticket.progress() => progress,

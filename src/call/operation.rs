@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{ClientRequest, ServerResult};
-use tokio::sync::SemaphorePermit;
+use tokio::{sync::SemaphorePermit, time::Instant};
+use tracing::Instrument as _;
 
 use super::{
     Caller, about,
@@ -14,7 +15,7 @@ use crate::{
     catalog::ToolSchemas,
     connection::{Attempt, Line},
     error::{CallError, Failed, NotSent, NotSentReason, Rejected, Unknown, Unsettled, Wait},
-    event::What,
+    event::{Ended, Ground, What},
     evidence::{Outcome, retry_after_seconds},
     journal::{Intent, Journal, Settled},
     operation::{
@@ -22,6 +23,7 @@ use crate::{
     },
     policy::{Decision, Situation, ToolContract, decide},
     spec::Overload,
+    telemetry::Watch,
 };
 
 /// One operation on its way.
@@ -38,6 +40,7 @@ pub(super) struct Operation<'a> {
     pub(super) generation: Option<Generation>,
     pub(super) admitted: bool,
     pub(super) rounds: Rounds,
+    pub(super) watch: Watch<'a>,
 }
 
 /// An operation that was answered.
@@ -51,7 +54,22 @@ pub(super) struct Done {
 }
 
 impl Operation<'_> {
+    /// Runs it in its span, and tells how it ended.
     pub(super) async fn run(&mut self) -> Result<Done, CallError> {
+        let line = self.line;
+        let request = Arc::make_mut(&mut self.request);
+        self.watch.propagate(line.settings.trace_context, request);
+        let span = self.watch.span();
+        let done = self.run_to_its_end().instrument(span).await;
+        let revision = || line.status().revision;
+        match &done {
+            Ok(done) => self.watch.answered(is_tool_error(&done.result), revision),
+            Err(error) => self.watch.failed(error, revision),
+        }
+        done
+    }
+
+    async fn run_to_its_end(&mut self) -> Result<Done, CallError> {
         let line = self.line;
         if line.closing.is_cancelled() {
             return Err(self.error(NotSentReason::Closed.into(), None));
@@ -88,6 +106,7 @@ impl Operation<'_> {
                 line.tell(What::OutcomeUnknown {
                     operation: self.id,
                     generation,
+                    cause: unknown.cause.as_str(),
                 });
             }
             line.note_unknown(self.id);
@@ -111,9 +130,11 @@ impl Operation<'_> {
         };
         let schema = self.schema_before(&contract).await;
         let mut unknown: Option<Without> = None;
-        let mut only_in = None;
+        let mut refused: Option<Without> = None;
+        let mut may_resend = true;
+        let (mut only_in, mut ground) = (None, None);
         loop {
-            let without = match self.attempt_once(only_in).await {
+            let without = match self.attempt_once(only_in, ground).await {
                 Ok(Answered {
                     result,
                     generation,
@@ -130,7 +151,20 @@ impl Operation<'_> {
                 }
                 Err(without) => without,
             };
+            if let Some(refused) = refused.take()
+                && (without.misplaced || without.verdict.outcome() == Outcome::NotSent)
+            {
+                // It was not sent again: the refusal is what is known.
+                return Err(self.error(refused, None));
+            }
+            if may_resend && unknown.is_none() && self.has_fresh_credentials(&without).await {
+                may_resend = false;
+                (only_in, ground) = (without.generation, Some(Ground::Credentials));
+                refused = Some(without);
+                continue;
+            }
             let again = without.misplaced;
+            ground = Some(Ground::of(&contract));
             let without = self.not_forgetting(unknown.take(), without)?;
             let decision = match again {
                 true => Decision::Repeat(Duration::ZERO),
@@ -203,6 +237,7 @@ impl Operation<'_> {
     pub(super) async fn attempt_once(
         &mut self,
         only_in: Option<Generation>,
+        repeats: Option<Ground>,
     ) -> Result<Answered, Without> {
         let attempt_id = AttemptId::mint();
         if let Some(journal) = self.journal {
@@ -211,22 +246,40 @@ impl Operation<'_> {
                 .await
                 .map_err(|error| NotSentReason::Journal(Arc::from(error)))?;
         }
+        let since = match repeats {
+            None => self.watch.began(),
+            Some(_) => Instant::now(),
+        };
         self.attempts += 1;
         let this = Attempt {
             operation: self.id,
             id: attempt_id,
             number: self.attempts,
             only_in,
+            repeats,
+            since,
         };
-        let mut told = None;
-        let mut handed_over = |generation| told = Some(generation);
         let request = Arc::clone(&self.request);
         let (kind, times) = (self.kind, &self.times);
-        let done = attempt(self.line, kind, this, request, times, &mut handed_over).await;
-        if told.is_some() {
-            self.generation = told;
-        } else {
-            self.attempts -= 1;
+        let seen = self.watch.attempt_begins();
+        let done = attempt(self.line, kind, this, request, times, seen).await;
+        match self.watch.seen.generation {
+            Some(generation) => {
+                self.generation = Some(generation);
+                self.watch.attempt_ended(
+                    attempt_id,
+                    self.attempts,
+                    match &done {
+                        Ok(answered) if is_tool_error(&answered.result) => Ended::ToolError,
+                        Ok(_) => Ended::Answered,
+                        Err(without) => Ended::Without(without.verdict.outcome()),
+                    },
+                );
+            }
+            None => {
+                self.attempts -= 1;
+                self.watch.attempt_stayed_here(self.generation);
+            }
         }
         done
     }
@@ -331,6 +384,11 @@ pub(super) fn error_of(
             source,
         })),
     }
+}
+
+/// Whether it is a tool's answer that says that the tool failed.
+fn is_tool_error(result: &ServerResult) -> bool {
+    matches!(result, ServerResult::CallToolResult(result) if result.is_error == Some(true))
 }
 
 /// Takes a place in the connection before anything is put into its mailbox.

@@ -89,7 +89,7 @@ impl Operation<'_> {
             return done.map_err(|error| self.not_forgetting_the_rounds(error));
         }
         // Only where it was asked for: whoever else gets it may take it for a call of its own.
-        match self.attempt_once(Some(before.generation)).await {
+        match self.attempt_once(Some(before.generation), None).await {
             Ok(Answered {
                 result,
                 generation,

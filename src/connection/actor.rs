@@ -552,12 +552,15 @@ impl Working {
             return;
         };
         let generation = session.pulse.generation;
-        let told = |attempt: &Attempt| {
+        let told = |attempt: &Attempt, moved: bool| {
             self.line.tell(What::AttemptStarted {
                 operation: attempt.operation,
                 attempt: attempt.id,
                 generation,
                 number: attempt.number,
+                repeats: attempt.repeats,
+                moved,
+                waited: attempt.since.elapsed(),
             });
         };
         match ticket.hand_over(&session, told) {

@@ -12,12 +12,15 @@ use std::{
 };
 
 use rmcp::model::{ClientNotification, ClientRequest};
+use tokio::time::Instant;
 
 use crate::{
     error::NotSentReason,
+    event::Ground,
     evidence::DispatchCell,
     operation::{AttemptId, Generation, OperationId},
     session::{Along, NotTaken, Pending, Session, Told},
+    telemetry::Seen,
 };
 
 pub(crate) struct Ticket {
@@ -41,6 +44,10 @@ pub(crate) struct Attempt {
     pub(crate) number: u32,
     /// The one session that it may run on, where its contract has looked at that session.
     pub(crate) only_in: Option<Generation>,
+    /// On what ground it is sent again, if an attempt before it may have been sent.
+    pub(crate) repeats: Option<Ground>,
+    /// Since when it waits.
+    pub(crate) since: Instant,
 }
 
 impl Attempt {
@@ -51,6 +58,8 @@ impl Attempt {
             id,
             number: 1,
             only_in: None,
+            repeats: None,
+            since: Instant::now(),
         }
     }
 }
@@ -71,6 +80,8 @@ impl Waits {
 
 struct Slot {
     cell: Arc<DispatchCell>,
+    /// It was handed over before, and taken back unsent.
+    moved: bool,
     phase: Phase,
     caller: Option<Waker>,
 }
@@ -172,6 +183,7 @@ impl Ticket {
     fn with(attempt: Attempt, load: Load, waits: Waits, along: Along) -> Self {
         let slot = Slot {
             cell: Arc::new(DispatchCell::new()),
+            moved: false,
             phase: Phase::Waiting,
             caller: None,
         };
@@ -191,7 +203,11 @@ impl Ticket {
     // The connection's side.
 
     /// `told` is called when it was handed over, before its caller can learn that.
-    pub(crate) fn hand_over(&self, session: &Session, told: impl FnOnce(&Attempt)) -> Handing {
+    pub(crate) fn hand_over(
+        &self,
+        session: &Session,
+        told: impl FnOnce(&Attempt, bool),
+    ) -> Handing {
         let mut slot = self.slot();
         if !matches!(slot.phase, Phase::Waiting) {
             return Handing::Dropped;
@@ -218,7 +234,7 @@ impl Ticket {
         };
         let handing = match session.hand_over(request, &slot.cell, &self.along) {
             Ok(mut pending) => {
-                told(&self.attempt);
+                told(&self.attempt, slot.moved);
                 // A caller that has nothing to do until the answer comes sleeps on until then:
                 // being woken twice is a good part of what a call costs.
                 let caller = slot.caller.as_ref().filter(|_| !self.waits.has_any());
@@ -292,6 +308,7 @@ impl Ticket {
         let won = slot.cell.recall();
         if won {
             slot.cell = Arc::new(DispatchCell::new());
+            slot.moved = true;
             slot.phase = Phase::Waiting;
         } else if session_is_over && matches!(slot.phase, Phase::Taken) {
             slot.phase = Phase::Lost;
@@ -352,17 +369,26 @@ impl Ticket {
     }
 }
 
-/// Dropped by a caller that no longer waits, it keeps the request from being sent if it still can.
-pub(crate) struct GiveUpOnDrop<'a>(pub(crate) &'a Ticket);
+/// Dropped by a caller that no longer waits, it keeps the request from being sent if it still can,
+/// and notes whether it could.
+pub(crate) struct GiveUpOnDrop<'a> {
+    pub(crate) ticket: &'a Ticket,
+    pub(crate) seen: &'a mut Seen,
+}
 
 impl Drop for GiveUpOnDrop<'_> {
     fn drop(&mut self) {
         // A pending answer that nobody picked up is dropped with the phase: that recalls the
         // request, or tells the server that nobody waits for it.
-        let left = std::mem::replace(&mut self.0.slot().phase, Phase::GivenUp);
+        let left = std::mem::replace(&mut self.ticket.slot().phase, Phase::GivenUp);
         if matches!(left, Phase::Taken | Phase::Lost) {
             // The caller's own pending answer does the same.
-            let _ = self.0.slot().cell.recall();
+            let _ = self.ticket.slot().cell.recall();
         }
+        if let Phase::Handed(pending) = &left {
+            pending.seen(self.seen);
+        }
+        drop(left);
+        self.seen.perhaps_sent |= self.ticket.slot().cell.was_begun();
     }
 }

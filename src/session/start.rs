@@ -22,6 +22,7 @@ use crate::{
         BoxError, ConnectionSpec, Era, OpenStream, OpenTransport, Panicked, Settings, SpecError,
         TransportSpec, WireOrder,
     },
+    telemetry::FarEnd,
     transport::{
         ExitWatch, Pulse,
         ordered::{OrderedOptions, OrderedTransport},
@@ -65,6 +66,17 @@ impl Connector {
             TransportSpec::Http(_) => Err(SpecError::NotCompiled { feature: "http" }),
             TransportSpec::Custom(open, order) => Ok(Self::Custom(Arc::clone(open), *order)),
             TransportSpec::Stream(open) => Ok(Self::Stream(Arc::clone(open))),
+        }
+    }
+
+    /// Where its requests go, as far as a span tells of it.
+    pub(crate) fn far_end(&self) -> FarEnd {
+        match self {
+            #[cfg(feature = "stdio")]
+            Self::Stdio(_) => FarEnd::pipe(),
+            #[cfg(feature = "http")]
+            Self::Http(endpoint) => endpoint.far_end(),
+            Self::Custom(..) | Self::Stream(_) => FarEnd::default(),
         }
     }
 }
@@ -307,6 +319,7 @@ fn explain_http(error: ClientInitializeError, handshake: &Handshake) -> NotStart
             (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {
                 StartFailure::Unreachable(why)
             }
+            (Some(WireFault::NoToken(error)), _) => StartFailure::Credentials(error),
             (Some(_), _) => StartFailure::NotUnderstood,
             (None, Some(status)) => StartFailure::Status {
                 status,
