@@ -38,7 +38,7 @@ use crate::{
     transport::{Listener, clock::Clock},
 };
 use answer::Body;
-use attempt::{Times, Verdict, Without};
+use attempt::{HeardToTheEnd, Times, Verdict, Without};
 use operation::Operation;
 use rounds::{Rounds, put_input};
 
@@ -291,6 +291,7 @@ impl<'a> Caller<'a> {
             let meta = MetaObject(budget.meta.clone());
             request.get_meta_mut().extend(RequestMetaObject(meta));
         }
+        let heard = HeardToTheEnd(times.listener.clone());
         Ok(Operation {
             line: self.line,
             journal: self.journal,
@@ -304,6 +305,7 @@ impl<'a> Caller<'a> {
             generation: None,
             admitted: self.admitted,
             rounds: self.rounds,
+            _heard: heard,
             watch,
         })
     }

@@ -53,10 +53,8 @@ pub(crate) struct Session {
 pub(crate) struct WantedLevel(Mutex<Option<rmcp_level::Level>>);
 
 impl WantedLevel {
-    /// Sets the level, and returns the one before.
-    pub(crate) fn replace(&self, level: Option<rmcp_level::Level>) -> Option<rmcp_level::Level> {
-        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut now, level)
+    pub(crate) fn set(&self, level: rmcp_level::Level) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(level);
     }
 
     pub(crate) fn current(&self) -> Option<rmcp_level::Level> {

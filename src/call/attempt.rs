@@ -35,6 +35,18 @@ pub(super) struct Times {
     pub(super) listener: Option<Arc<Listener>>,
 }
 
+/// Dropped with its operation, however that ends. The ticket, which has the listener too, may lie
+/// about for longer.
+pub(super) struct HeardToTheEnd(pub(super) Option<Arc<Listener>>);
+
+impl Drop for HeardToTheEnd {
+    fn drop(&mut self) {
+        if let Some(listener) = &self.0 {
+            listener.close();
+        }
+    }
+}
+
 impl Times {
     /// What is left of the total.
     pub(super) fn left(&self) -> Duration {

@@ -8,7 +8,9 @@ use tracing::Instrument as _;
 
 use super::{
     Caller, about,
-    attempt::{Answered, AskedBy, Times, Verdict, Without, attempt, cancelled, overloaded},
+    attempt::{
+        Answered, AskedBy, HeardToTheEnd, Times, Verdict, Without, attempt, cancelled, overloaded,
+    },
     rounds::Rounds,
 };
 use crate::{
@@ -40,6 +42,7 @@ pub(super) struct Operation<'a> {
     pub(super) generation: Option<Generation>,
     pub(super) admitted: bool,
     pub(super) rounds: Rounds,
+    pub(super) _heard: HeardToTheEnd,
     pub(super) watch: Watch<'a>,
 }
 

@@ -72,27 +72,40 @@ impl Caller<'_> {
         .await
     }
 
-    /// The level is the connection's from the first: should the session be lost under the request,
-    /// the next one begins with it.
+    /// Once the server has taken the level, or may have, it is the connection's: each later session
+    /// begins with it.
     pub(crate) async fn set_log_level(&self, set: LogLevel) -> Result<(), CallError> {
-        let before = self.line.log_level.replace(Some(set.level));
-        let request = set_level(set.level);
         let kind = OperationKind::SetLogLevel;
-        let done = self.read(kind, request, &set.budget, |_| Some(())).await;
-        match done {
-            // In 2026-07-28 each request carries it.
-            Err(CallError::NotSent(e))
-                if matches!(e.reason, NotSentReason::NotInRevision { .. }) =>
-            {
-                Ok(())
+        // A session that began in between may not have it; after that it is known to all.
+        for _ in 0..2 {
+            let request = Ok(set_level(set.level));
+            let id = set.budget.operation();
+            let mut operation = self.operation(id, kind, request, &set.budget)?;
+            let done = operation.run().await;
+            let keep = || self.line.log_level.set(set.level);
+            match done {
+                Ok(done) => {
+                    keep();
+                    if self.line.status().generation == Some(done.generation) {
+                        break;
+                    }
+                }
+                Err(CallError::NotSent(e))
+                    if matches!(e.reason, NotSentReason::NotInRevision { .. }) =>
+                {
+                    // In 2026-07-28 each request carries it.
+                    keep();
+                    break;
+                }
+                Err(error) => {
+                    if matches!(error, CallError::Unknown(_)) {
+                        keep();
+                    }
+                    return Err(error);
+                }
             }
-            Err(error @ CallError::Unknown(_)) => Err(error),
-            Err(error) => {
-                self.line.log_level.replace(before);
-                Err(error)
-            }
-            Ok(()) => Ok(()),
         }
+        Ok(())
     }
 
     pub(crate) async fn list_skills(&self, page: Page) -> Result<ListSkillsResult, CallError> {
