@@ -4,6 +4,7 @@
 mod answer;
 mod attempt;
 mod contract;
+mod lists;
 mod notice;
 mod operation;
 mod requests;
@@ -23,6 +24,7 @@ use rmcp::model::{
 use serde_json::Value;
 
 pub use answer::{AnswerKind, ToolAnswer};
+pub(crate) use lists::{known, list, refresh};
 
 use crate::{
     connection::Line,
@@ -44,9 +46,9 @@ use rounds::{Rounds, put_input};
 
 /// Who performs operations on a connection.
 pub(crate) struct Caller<'a> {
-    line: &'a Line,
+    line: &'a Arc<Line>,
     journal: Option<&'a dyn Journal>,
-    /// It works for an operation that has its place in the connection already.
+    /// It works for an operation that has its place in the connection already, or that needs none.
     admitted: bool,
     rounds: Rounds,
 }
@@ -61,7 +63,7 @@ pub struct HandedOver {
 }
 
 impl<'a> Caller<'a> {
-    pub(crate) fn new(line: &'a Line, journal: Option<&'a dyn Journal>) -> Self {
+    pub(crate) fn new(line: &'a Arc<Line>, journal: Option<&'a dyn Journal>) -> Self {
         Self {
             line,
             journal,
@@ -306,6 +308,7 @@ impl<'a> Caller<'a> {
             admitted: self.admitted,
             rounds: self.rounds,
             _heard: heard,
+            pinned: None,
             watch,
         })
     }
@@ -415,14 +418,21 @@ fn times(budget: &Budget, limits: &Limits) -> Result<Times, InvalidRequest> {
 }
 
 impl Caller<'_> {
-    async fn page_of_tools(&self, page: Page) -> Result<(ListToolsResult, Generation), CallError> {
-        let kind = OperationKind::ListTools;
-        let request = ListToolsRequest::with_param(at_cursor(page.cursor)).into();
-        let mut operation = self.operation(OperationId::mint(), kind, Ok(request), &page.budget)?;
+    /// One page of a list with the session that it came from; of this one session, if it is given.
+    async fn page_of<P>(
+        &self,
+        kind: OperationKind,
+        request: ClientRequest,
+        budget: &Budget,
+        only_in: Option<Generation>,
+        take: fn(ServerResult) -> Option<P>,
+    ) -> Result<(P, Generation), CallError> {
+        let mut operation = self.operation(OperationId::mint(), kind, Ok(request), budget)?;
+        operation.pinned = only_in;
         let done = operation.run().await?;
-        match done.result {
-            ServerResult::ListToolsResult(result) => Ok((result, done.generation)),
-            _ => {
+        match take(done.result) {
+            Some(page) => Ok((page, done.generation)),
+            None => {
                 let cause = UnknownCause::WrongType(kind.method());
                 Err(operation.error(Without::new(Verdict::Unknown(cause)), None))
             }

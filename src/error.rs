@@ -7,6 +7,7 @@
 
 mod input;
 mod lifecycle;
+mod list;
 mod task;
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
@@ -19,6 +20,7 @@ use crate::{
 
 pub use input::InputMissing;
 pub use lifecycle::{AddError, ReconnectError, StartError, StartFailure};
+pub use list::ListError;
 pub use task::TaskError;
 
 /// An error somebody else made, shared so that errors stay cheap to clone.

@@ -117,6 +117,7 @@
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
+//! | [`catalog`] | what a server has on offer, as it was last read whole |
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
 //! | [`handle`] | what users hold, and the rights that come with it |
@@ -134,7 +135,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod call;
-mod catalog;
+pub mod catalog;
 pub mod connection;
 pub mod credentials;
 pub mod error;
@@ -156,11 +157,12 @@ pub use call::{AnswerKind, HandedOver, ToolAnswer};
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
 pub use evidence::Outcome;
-pub use handle::{Connection, LentConnection, OwnedConnection, SharedConnection};
+pub use handle::{Catalog, Connection, LentConnection, OwnedConnection, SharedConnection};
 pub use operation::{
     Completion, ConnectionName, CustomCall, DirectoryRead, Generation, IdempotencyKey, KeyError,
     LogLevel, Notice, OperationId, Ownership, Page, Ping, Progress, ProgressStream, PromptGet,
-    ResourceRead, SkillGet, TaskAwait, TaskCancel, TaskGet, TaskHandle, TaskUpdate, ToolCall,
+    ResourceRead, SkillGet, SupervisorPath, TaskAwait, TaskCancel, TaskGet, TaskHandle, TaskUpdate,
+    ToolCall,
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};

@@ -4,6 +4,7 @@
 //! agent and inspected without a connection existing at all.
 
 mod pages;
+mod path;
 mod progress;
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
@@ -16,6 +17,7 @@ use uuid::Uuid;
 
 pub use pages::EndlessList;
 pub(crate) use pages::{Turn, Walk};
+pub use path::SupervisorPath;
 pub use progress::{Progress, ProgressStream};
 pub(crate) use progress::{ProgressSink, progress};
 
@@ -90,7 +92,6 @@ impl ConnectionName {
         &self.0
     }
 
-    #[cfg(feature = "metrics")]
     pub(crate) fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
     }
@@ -343,6 +344,31 @@ impl OperationKind {
             Self::CancelTask => "tasks/cancel",
             Self::Notification => "notification",
         }
+    }
+}
+
+/// One of the lists that a server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ListKind {
+    /// Its tools.
+    Tools,
+    /// Its prompts.
+    Prompts,
+    /// Its resources.
+    Resources,
+    /// The templates of its resources.
+    ResourceTemplates,
+}
+
+impl fmt::Display for ListKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tools => "the list of tools",
+            Self::Prompts => "the list of prompts",
+            Self::Resources => "the list of resources",
+            Self::ResourceTemplates => "the list of resource templates",
+        })
     }
 }
 

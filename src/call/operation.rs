@@ -7,22 +7,19 @@ use tokio::{sync::SemaphorePermit, time::Instant};
 use tracing::Instrument as _;
 
 use super::{
-    Caller, about,
+    about,
     attempt::{
         Answered, AskedBy, HeardToTheEnd, Times, Verdict, Without, attempt, cancelled, overloaded,
     },
     rounds::Rounds,
 };
 use crate::{
-    catalog::ToolSchemas,
     connection::{Attempt, Line},
     error::{CallError, Failed, NotSent, NotSentReason, Rejected, Unknown, Unsettled, Wait},
     event::{Ended, Ground, What},
     evidence::{Outcome, retry_after_seconds},
     journal::{Intent, Journal, Settled},
-    operation::{
-        AttemptId, Budget, Generation, IdempotencyKey, OperationId, OperationKind, Page, Turn, Walk,
-    },
+    operation::{AttemptId, Generation, IdempotencyKey, OperationId, OperationKind},
     policy::{Decision, Situation, ToolContract, decide},
     spec::Overload,
     telemetry::Watch,
@@ -30,7 +27,7 @@ use crate::{
 
 /// One operation on its way.
 pub(super) struct Operation<'a> {
-    pub(super) line: &'a Line,
+    pub(super) line: &'a Arc<Line>,
     pub(super) journal: Option<&'a dyn Journal>,
     pub(super) id: OperationId,
     pub(super) kind: OperationKind,
@@ -43,6 +40,8 @@ pub(super) struct Operation<'a> {
     pub(super) admitted: bool,
     pub(super) rounds: Rounds,
     pub(super) _heard: HeardToTheEnd,
+    /// The one session that it may run on, whatever becomes of that.
+    pub(super) pinned: Option<Generation>,
     pub(super) watch: Watch<'a>,
 }
 
@@ -135,7 +134,7 @@ impl Operation<'_> {
         let mut unknown: Option<Without> = None;
         let mut refused: Option<Without> = None;
         let mut may_resend = true;
-        let (mut only_in, mut ground) = (None, None);
+        let (mut only_in, mut ground) = (self.pinned, None);
         loop {
             let without = match self.attempt_once(only_in, ground).await {
                 Ok(Answered {
@@ -170,6 +169,8 @@ impl Operation<'_> {
             ground = Some(Ground::of(&contract));
             let without = self.not_forgetting(unknown.take(), without)?;
             let decision = match again {
+                // Another session would be the answer to another question.
+                _ if self.pinned.is_some() => Decision::Tell,
                 true => Decision::Repeat(Duration::ZERO),
                 false => self.decide(&contract, &without),
             };
@@ -418,39 +419,6 @@ pub(super) async fn admit<'a>(
         permit = line.admission.acquire() => permit.map_err(|_| NotSentReason::Closed),
         () = times.spent() => {
             Err(NotSentReason::DeadlinePassed(Wait::Admission))
-        }
-    }
-}
-
-/// Reads all pages of the tool list, for a contract that has to know a tool's schema.
-pub(super) async fn schemas(caller: &Caller<'_>, times: &Times) -> Option<Arc<ToolSchemas>> {
-    let mut walk = Walk::new(caller.line.settings.limits.max_pages);
-    let mut tools = Vec::new();
-    let mut cursor = None;
-    let mut generation = None;
-    loop {
-        let budget = Budget {
-            total: Some(times.left()),
-            cancel: times.cancel.clone(),
-            ..Budget::default()
-        };
-        let page = Page {
-            cursor: cursor.take(),
-            budget,
-        };
-        let answered = caller.page_of_tools(page).await.ok()?;
-        // Pages of two generations are two lists.
-        if *generation.get_or_insert(answered.1) != answered.1 {
-            return None;
-        }
-        tools.extend(answered.0.tools);
-        match walk.turn(answered.0.next_cursor).ok()? {
-            Turn::Next(next) => cursor = Some(next),
-            Turn::Complete => {
-                let schemas = Arc::new(ToolSchemas::new(answered.1, tools));
-                caller.line.keep_schemas(&schemas);
-                return Some(schemas);
-            }
         }
     }
 }

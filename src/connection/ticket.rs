@@ -282,6 +282,15 @@ impl Ticket {
         }
     }
 
+    /// The one session that it may go to is not the one in force.
+    pub(crate) fn misplace(&self) {
+        let mut slot = self.slot();
+        if matches!(slot.phase, Phase::Waiting) {
+            slot.phase = Phase::Misplaced;
+            wake(slot);
+        }
+    }
+
     /// Whether it can never be taken back: writing began, or nobody waits for it.
     ///
     /// One that was recalled because its session ended is not: its caller waits for the next.

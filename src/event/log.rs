@@ -1,10 +1,9 @@
 //! Events as log lines: what a person who watches one process wants to read, and no more.
 
 use super::{Ground, What};
-use crate::operation::{ConnectionName, Ownership};
+use crate::operation::Ownership;
 
-pub(super) fn log(connection: &ConnectionName, ownership: Ownership, what: &What) {
-    let name = connection.as_str();
+pub(super) fn log(name: &str, ownership: Ownership, what: &What) {
     match what {
         What::SessionStarting { generation } => {
             tracing::debug!(
@@ -156,6 +155,28 @@ pub(super) fn log(connection: &ConnectionName, ownership: Ownership, what: &What
                 ?what,
                 "handler asked"
             );
+        }
+        What::CatalogChanged {
+            generation,
+            list,
+            added,
+            removed,
+            changed,
+            unnamed,
+        } => {
+            tracing::info!(
+                connection = name,
+                generation = generation.0,
+                ?list,
+                added = added.len(),
+                removed = removed.len(),
+                changed = changed.len(),
+                unnamed,
+                "catalog changed"
+            );
+        }
+        What::CatalogKept { list, why } => {
+            tracing::warn!(connection = name, ?list, why, "a list could not be read");
         }
         What::FramesDropped {
             generation,
