@@ -49,17 +49,19 @@ async fn on_stdio_notifications_keep_their_place_among_the_operations() {
                 answered.unwrap();
                 taken.unwrap();
             }
-            let order: Vec<_> = rig
-                .bed
-                .messages()
-                .into_iter()
-                .filter(|m| m["method"] == "x/echo" || m["method"] == "x/told")
-                .map(|m| (m["params"]["n"].clone(), m["method"] == "x/told"))
-                .collect();
+            let order = || -> Vec<_> {
+                let messages = rig.bed.messages().into_iter();
+                messages
+                    .filter(|m| m["method"] == "x/echo" || m["method"] == "x/told")
+                    .map(|m| (m["params"]["n"].clone(), m["method"] == "x/told"))
+                    .collect()
+            };
+            // The last one was taken, and may not have been read yet.
+            until("all were read", || order().len() == 100).await;
             let expected: Vec<_> = (0..50)
                 .flat_map(|n| [(json!(n), false), (json!(n), true)])
                 .collect();
-            assert_eq!(order, expected);
+            assert_eq!(order(), expected);
             rig.finish().await;
         }
     })

@@ -132,7 +132,7 @@ async fn a_loss_in_a_later_round_is_unknown_whatever_the_contract_and_runs_nothi
             unknown(rig.call("charge", json!({})).await);
             assert_eq!(asked.load(Ordering::SeqCst), 1);
             assert_eq!(rig.bed.effects().len(), 1);
-            rig.supervisor.shutdown(Duration::from_secs(2)).await;
+            let _ = rig.supervisor.shutdown(Duration::from_secs(2)).await;
         }
     })
     .await;

@@ -123,7 +123,7 @@ async fn waiting_for_a_task_outlives_the_server_and_its_handle_the_host() {
 
             // The host goes, and another one has only what was written down.
             let written = serde_json::to_string(&handle).unwrap();
-            rig.supervisor.shutdown(Duration::from_secs(2)).await;
+            let _ = rig.supervisor.shutdown(Duration::from_secs(2)).await;
             let spec = match &rig.server {
                 Some(server) => server.spec(era.clone()),
                 None => rig.bed.stdio_spec(era.clone()),
@@ -137,7 +137,7 @@ async fn waiting_for_a_task_outlives_the_server_and_its_handle_the_host() {
                 .unwrap();
             assert_eq!(answer.text(), "built");
             assert_eq!(rig.bed.effects().len(), 1, "nobody created it again");
-            supervisor.shutdown(Duration::from_secs(2)).await;
+            let _ = supervisor.shutdown(Duration::from_secs(2)).await;
         }
     })
     .await;
