@@ -113,6 +113,7 @@
 //! | [`evidence`] | what is known about a request, and the outcome table as a function |
 //! | [`policy`] | contracts, backoff, and the decision whether to repeat |
 //! | [`spec`] | what a connection is to be |
+//! | [`config`] | what a file says connections are to be |
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
@@ -134,6 +135,7 @@
 
 pub mod call;
 mod catalog;
+pub mod config;
 pub mod connection;
 pub mod error;
 pub mod event;
@@ -149,6 +151,7 @@ pub mod supervisor;
 mod transport;
 
 pub use call::{AnswerKind, ToolAnswer};
+pub use config::Configuration;
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
 pub use evidence::Outcome;

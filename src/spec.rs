@@ -5,7 +5,7 @@
 
 mod factory;
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
 
@@ -164,13 +164,18 @@ pub enum Start {
 /// The child gets an environment of its own: `PATH`, `HOME`, `LANG`, `USER` and `TMPDIR` of the
 /// host where they are set, and what [`env`](Self::env) adds. It is started in a process group of
 /// its own, so a terminal's Ctrl-C does not reach it.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct StdioSpec {
     pub(crate) command: OsString,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: BTreeMap<OsString, OsString>,
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) inherit_env: bool,
+    /// How a configuration file writes the command, where it holds variables: that is shown, and
+    /// not what the variables hold.
+    pub(crate) written_command: Option<String>,
+    /// The same for the working directory.
+    pub(crate) written_cwd: Option<String>,
 }
 
 impl StdioSpec {
@@ -182,6 +187,8 @@ impl StdioSpec {
             env: BTreeMap::new(),
             cwd: None,
             inherit_env: false,
+            written_command: None,
+            written_cwd: None,
         }
     }
 
@@ -219,24 +226,43 @@ impl StdioSpec {
         self.cwd = Some(dir.into());
         self
     }
+
+    /// The command in errors and `Debug`.
+    pub(crate) fn shown_command(&self) -> Cow<'_, str> {
+        match &self.written_command {
+            Some(written) => Cow::Borrowed(written),
+            None => self.command.to_string_lossy(),
+        }
+    }
+
+    /// The working directory in errors.
+    pub(crate) fn shown_cwd(&self) -> Option<Cow<'_, str>> {
+        match &self.written_cwd {
+            Some(written) => Some(Cow::Borrowed(written)),
+            None => self.cwd.as_ref().map(|dir| dir.to_string_lossy()),
+        }
+    }
 }
 
 impl std::fmt::Debug for StdioSpec {
     /// Shows the command alone: arguments and variables hold credentials in the field.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StdioSpec")
-            .field("command", &self.command)
+            .field("command", &self.shown_command())
             .finish_non_exhaustive()
     }
 }
 
 /// A server behind streamable HTTP.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct HttpSpec {
     pub(crate) url: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) bearer: Option<String>,
     pub(crate) http2_prior_knowledge: bool,
+    /// How a configuration file writes the URL, where it holds variables: that is shown, and not
+    /// what the variables hold.
+    pub(crate) written_url: Option<String>,
 }
 
 impl HttpSpec {
@@ -247,6 +273,7 @@ impl HttpSpec {
             headers: Vec::new(),
             bearer: None,
             http2_prior_knowledge: false,
+            written_url: None,
         }
     }
 
@@ -275,7 +302,8 @@ impl HttpSpec {
 impl std::fmt::Debug for HttpSpec {
     /// Shows nothing of the URL's query, the headers or the token: they hold credentials.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let url = self.url.split(['?', '#']).next().unwrap_or_default();
+        let url = self.written_url.as_ref().unwrap_or(&self.url);
+        let url = url.split(['?', '#']).next().unwrap_or_default();
         let url = url.rsplit_once('@').map_or(url, |(_, host)| host);
         f.debug_struct("HttpSpec")
             .field("url", &url)
@@ -308,7 +336,7 @@ pub struct ConnectionSpec {
 }
 
 /// The rules of a connection, whoever owns it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) recovery: Recovery,
@@ -419,6 +447,17 @@ impl ConnectionSpec {
     pub fn keep_alive(mut self, keep_alive: KeepAlive) -> Self {
         self.settings.keep_alive = Some(keep_alive);
         self
+    }
+
+    /// Whether a connection with this spec is as good as one with the other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let transport = match (&self.transport, &other.transport) {
+            (TransportSpec::Stdio(this), TransportSpec::Stdio(that)) => this == that,
+            (TransportSpec::Http(this), TransportSpec::Http(that)) => this == that,
+            // What code builds cannot be compared.
+            _ => false,
+        };
+        transport && self.settings == other.settings
     }
 
     pub(crate) fn check(&self) -> Result<(), SpecError> {
