@@ -46,13 +46,15 @@ mod problem;
 mod schema;
 mod server;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, fmt, path::Path, path::PathBuf, sync::Arc};
 
 use expand::Variables;
 use fields::{Field, nearest};
-pub use problem::{ConfigError, ConfigProblem, ConfigWarning, Oddity, Position};
 use problem::Fault;
+pub use problem::{ConfigError, ConfigProblem, ConfigWarning, Oddity, Position};
 use settings::{NAMESPACE, Own};
 
 use crate::{
@@ -273,15 +275,17 @@ impl ConfigReader {
         // Whole settings files hold much else, so only what is nearly right is worth a word.
         for (name, field) in top.besides(&TOP) {
             let near = nearest(name, TOP.iter().copied());
-            configuration.warnings.extend(near.map(|near| ConfigWarning {
-                file: file.to_owned(),
-                server: None,
-                field: field.path().to_owned(),
-                position: field.named_at(),
-                oddity: Oddity::Unread {
-                    did_you_mean: Some(near.to_owned()),
-                },
-            }));
+            configuration
+                .warnings
+                .extend(near.map(|near| ConfigWarning {
+                    file: file.to_owned(),
+                    server: None,
+                    field: field.path().to_owned(),
+                    position: field.named_at(),
+                    oddity: Oddity::Unread {
+                        did_you_mean: Some(near.to_owned()),
+                    },
+                }));
         }
         for group in groups {
             for (name, field) in group.members()? {
@@ -294,7 +298,10 @@ impl ConfigReader {
     fn server(&self, into: &mut Configuration, name: &str, field: &Field<'_>, defaults: &Own) {
         let server = if into.servers.contains_key(name) {
             let duplicate = field.fault_of_name(ConfigProblem::Duplicate);
-            Err(Fault { field: None, ..duplicate })
+            Err(Fault {
+                field: None,
+                ..duplicate
+            })
         } else {
             let root = field.as_root();
             self.parts(name, &root, defaults, into)
@@ -334,4 +341,11 @@ impl ConfigReader {
 }
 
 /// The members of a file that are read, or that are for the host and its editor.
-const TOP: [&str; 6] = ["mcpServers", "servers", "mcp", NAMESPACE, "inputs", "$schema"];
+const TOP: [&str; 6] = [
+    "mcpServers",
+    "servers",
+    "mcp",
+    NAMESPACE,
+    "inputs",
+    "$schema",
+];

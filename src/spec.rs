@@ -230,6 +230,15 @@ impl StdioSpec {
         self
     }
 
+    /// This spec, however it was written down.
+    fn resolved(&self) -> Self {
+        Self {
+            written_command: None,
+            written_cwd: None,
+            ..self.clone()
+        }
+    }
+
     /// The command in errors and `Debug`.
     pub(crate) fn shown_command(&self) -> Cow<'_, str> {
         match &self.written_command {
@@ -299,6 +308,16 @@ impl HttpSpec {
     pub fn http2_prior_knowledge(mut self) -> Self {
         self.http2_prior_knowledge = true;
         self
+    }
+}
+
+impl HttpSpec {
+    /// This spec, however it was written down.
+    fn resolved(&self) -> Self {
+        Self {
+            written_url: None,
+            ..self.clone()
+        }
     }
 }
 
@@ -455,8 +474,12 @@ impl ConnectionSpec {
     /// Whether a connection with this spec is as good as one with the other.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let transport = match (&self.transport, &other.transport) {
-            (TransportSpec::Stdio(this), TransportSpec::Stdio(that)) => this == that,
-            (TransportSpec::Http(this), TransportSpec::Http(that)) => this == that,
+            (TransportSpec::Stdio(this), TransportSpec::Stdio(that)) => {
+                this.resolved() == that.resolved()
+            }
+            (TransportSpec::Http(this), TransportSpec::Http(that)) => {
+                this.resolved() == that.resolved()
+            }
             // What code builds cannot be compared.
             _ => false,
         };

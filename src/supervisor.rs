@@ -4,6 +4,7 @@
 //! mailbox.
 
 mod circuit;
+mod configured;
 mod registry;
 
 use std::{
@@ -34,10 +35,12 @@ use crate::{
     operation::{ConnectionName, Generation, OperationId, Ownership},
     policy::{Repeats, ToolContract},
     session::{Connector, Session},
-    spec::{ConnectionSpec, Limits, Settings, Start, settings_setters},
+    spec::{ConnectionSpec, Limits, Settings, SpecError, Start, settings_setters},
     transport::Pulse,
 };
 use circuit::{Change, Circuit, Permission};
+use configured::Configured;
+pub use configured::{ApplyError, ApplyReport, ServerChange};
 use registry::Registry;
 
 /// How long callers are given, at the end of a shutdown, to learn their outcomes, so that the
@@ -53,6 +56,7 @@ pub struct Supervisor {
     events: Events,
     journal: Option<Arc<dyn Journal>>,
     closing: CancellationToken,
+    configured: tokio::sync::Mutex<Configured>,
 }
 
 /// Builds a [`Supervisor`].
@@ -126,6 +130,7 @@ impl SupervisorBuilder {
             events: Events::new(),
             journal: self.journal,
             closing: CancellationToken::new(),
+            configured: tokio::sync::Mutex::default(),
         })
     }
 }
@@ -158,16 +163,10 @@ impl Supervisor {
             name: name.clone(),
             error,
         };
-        spec.check().map_err(in_spec)?;
-        let connector = Connector::new(&spec).map_err(in_spec)?;
-        let eager = spec.settings.start == Start::Eager;
-        let source = LineSource::Owned(Arc::new(connector));
+        let source = source_of(&spec).map_err(in_spec)?;
         let line = self
             .add(name, Ownership::Framework, spec.settings, source)
             .await?;
-        if eager {
-            line.warm_up();
-        }
         Ok(Handle::new(line, self.journal.clone()))
     }
 
@@ -249,6 +248,24 @@ impl Supervisor {
         settings: Settings,
         source: LineSource,
     ) -> Result<Arc<Line>, AddError> {
+        let (line, added) = self.enter(name, ownership, settings, source, None)?;
+        if added.await.is_err() {
+            self.registry.forget(&line);
+            return Err(AddError::ShuttingDown);
+        }
+        Ok(line)
+    }
+
+    /// Registers a connection and has its actor started, which the receiver tells of. `before` is
+    /// the line whose place it takes, with the token of that one's end.
+    fn enter(
+        &self,
+        name: ConnectionName,
+        ownership: Ownership,
+        settings: Settings,
+        source: LineSource,
+        before: Option<(&Line, CancellationToken)>,
+    ) -> Result<(Arc<Line>, oneshot::Receiver<()>), AddError> {
         if self.closing.is_cancelled() {
             return Err(AddError::ShuttingDown);
         }
@@ -262,17 +279,21 @@ impl Supervisor {
             circuit: Mutex::new(Circuit::new(settings.recovery)),
             tell: Box::new(tell),
         });
-        let line = Arc::new(Line::new(name, ownership, settings, source, gate, events));
+        let mut line = Line::new(name, ownership, settings, source, gate, events);
+        if let Some((before, gone)) = before {
+            line.follow(before, gone);
+        }
+        let line = Arc::new(line);
         self.registry.add(&line)?;
         let (reply, added) = oneshot::channel();
         let asked = self
             .actor
             .send_message(Message::Add(Arc::clone(&line), reply));
-        if asked.is_err() || added.await.is_err() {
+        if asked.is_err() {
             self.registry.forget(&line);
             return Err(AddError::ShuttingDown);
         }
-        Ok(line)
+        Ok((line, added))
     }
 
     /// A handle of a framework-owned connection, by its name.
@@ -417,6 +438,12 @@ pub struct ConnectionReport {
     pub stopped: Option<Stopped>,
 }
 
+/// Checks a spec, and builds what its sessions come from.
+fn source_of(spec: &ConnectionSpec) -> Result<LineSource, SpecError> {
+    spec.check()?;
+    Ok(LineSource::Owned(Arc::new(Connector::new(spec)?)))
+}
+
 /// A connection's circuit behind the question that the connection asks.
 struct CircuitGate {
     circuit: Mutex<Circuit>,
@@ -507,6 +534,9 @@ impl Actor for SupervisorActor {
                 let (child, _) =
                     Actor::spawn_linked(None, ConnectionActor, arguments, myself.get_cell())
                         .await?;
+                if line.settings.start == Start::Eager {
+                    line.warm_up();
+                }
                 tree.lines.push((child.get_cell(), line));
                 // Whoever opened it may have stopped waiting; it is found by its name.
                 let _ = reply.send(());

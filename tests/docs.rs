@@ -10,11 +10,12 @@ use std::process::Command;
 
 use names::{Names, existing, package_file, test_files};
 
-const DOCUMENTS: [&str; 5] = [
+const DOCUMENTS: [&str; 6] = [
     "README.md",
     "CHANGELOG.md",
     "docs/architecture.md",
     "docs/cases.md",
+    "docs/configuration.md",
     "docs/semantics.md",
 ];
 

@@ -131,9 +131,7 @@ fn node(value: &Value<'_>, places: &Places<'_>) -> Node {
         Value::BooleanLit(flag) => Shape::Flag(flag.value),
         Value::NumberLit(number) => Shape::Number(number.value.to_owned()),
         Value::StringLit(text) => Shape::Text(text.value.to_string()),
-        Value::Array(list) => {
-            Shape::List(list.elements.iter().map(|v| node(v, places)).collect())
-        }
+        Value::Array(list) => Shape::List(list.elements.iter().map(|v| node(v, places)).collect()),
         Value::Object(object) => Shape::Object(
             object
                 .properties

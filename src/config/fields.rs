@@ -17,9 +17,7 @@ pub(super) fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) 
     if name.len() > 64 {
         return None;
     }
-    let likeness = |other: &str| {
-        strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase())
-    };
+    let likeness = |other: &str| strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase());
     known
         .into_iter()
         .map(|other| (likeness(other), other))
@@ -163,7 +161,9 @@ impl<'a> Field<'a> {
         if !is_whole {
             return Err(self.wrong_type(EXPECTED));
         }
-        digits.parse().map_err(|_| self.fault(ConfigProblem::TooLarge))
+        digits
+            .parse()
+            .map_err(|_| self.fault(ConfigProblem::TooLarge))
     }
 
     /// A whole number of either sign.
@@ -173,7 +173,9 @@ impl<'a> Field<'a> {
             Shape::Text(text) => self.expanded(text)?,
             _ => return Err(self.wrong_type("a whole number")),
         };
-        digits.parse().map_err(|_| self.wrong_type("a whole number"))
+        digits
+            .parse()
+            .map_err(|_| self.wrong_type("a whole number"))
     }
 
     /// A number with its unit.

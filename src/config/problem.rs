@@ -118,7 +118,9 @@ pub enum ConfigProblem {
         name: String,
     },
     /// An input that nobody supplied.
-    #[error("nobody supplied the input {id:?}; the host resolves it, or a variable takes its place")]
+    #[error(
+        "nobody supplied the input {id:?}; the host resolves it, or a variable takes its place"
+    )]
     InputNotSupplied {
         /// Its id.
         id: String,
@@ -251,7 +253,13 @@ pub enum Oddity {
 impl fmt::Display for ConfigWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let server = self.server.as_deref();
-        place(f, &self.file, Some(self.position), server, Some(&self.field))?;
+        place(
+            f,
+            &self.file,
+            Some(self.position),
+            server,
+            Some(&self.field),
+        )?;
         self.oddity.fmt(f)
     }
 }

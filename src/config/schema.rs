@@ -17,7 +17,11 @@ fn names(schema: &Value) -> Vec<&str> {
 #[test]
 fn each_object_has_the_same_fields_in_the_schema_and_in_the_parser() {
     let schema: Value = serde_json::from_str(json_schema()).unwrap();
-    let part = |pointer: &str| schema.pointer(pointer).unwrap_or_else(|| panic!("{pointer}"));
+    let part = |pointer: &str| {
+        schema
+            .pointer(pointer)
+            .unwrap_or_else(|| panic!("{pointer}"))
+    };
     let one: Vec<_> = [&settings::COMMON[..], &settings::ONE_SERVER].concat();
     let contract = "/definitions/contract/anyOf/1";
     for (pointer, mut known) in [
@@ -29,11 +33,23 @@ fn each_object_has_the_same_fields_in_the_schema_and_in_the_parser() {
         ("/definitions/recovery".into(), settings::RECOVERY.to_vec()),
         ("/definitions/repeats".into(), settings::REPEATS.to_vec()),
         ("/definitions/backoff".into(), settings::BACKOFF.to_vec()),
-        ("/definitions/keepAlive/anyOf/1".into(), settings::KEEP_ALIVE.to_vec()),
-        ("/definitions/sessionEnded".into(), settings::SESSION_ENDED.to_vec()),
+        (
+            "/definitions/keepAlive/anyOf/1".into(),
+            settings::KEEP_ALIVE.to_vec(),
+        ),
+        (
+            "/definitions/sessionEnded".into(),
+            settings::SESSION_ENDED.to_vec(),
+        ),
         (contract.into(), settings::CONTRACT.to_vec()),
-        (format!("{contract}/properties/keyed"), settings::KEYED.to_vec()),
-        (format!("{contract}/properties/status"), settings::STATUS.to_vec()),
+        (
+            format!("{contract}/properties/keyed"),
+            settings::KEYED.to_vec(),
+        ),
+        (
+            format!("{contract}/properties/status"),
+            settings::STATUS.to_vec(),
+        ),
     ] {
         known.sort_unstable();
         assert_eq!(names(part(&pointer)), known, "{pointer}");

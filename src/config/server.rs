@@ -111,14 +111,16 @@ pub(super) fn read(
         }
     };
     spec.settings = own.settings;
-    spec.check().map_err(|error| spec_fault(root, &object, read.address, error))?;
+    spec.check()
+        .map_err(|error| spec_fault(root, &object, read.address, error))?;
     read.spec = Some(spec);
     Ok(read)
 }
 
 impl Read {
     fn note(&mut self, field: &Field<'_>, oddity: Oddity) {
-        self.oddities.push((field.path().to_owned(), field.named_at(), oddity));
+        self.oddities
+            .push((field.path().to_owned(), field.named_at(), oddity));
     }
 }
 
@@ -126,7 +128,11 @@ fn unread(object: &Object<'_>) -> Vec<(String, Position, Oddity)> {
     let known = known();
     let oddity = |(name, field): (&str, &Field<'_>)| {
         let did_you_mean = nearest(name, known.iter().copied()).map(str::to_owned);
-        (field.path().to_owned(), field.named_at(), Oddity::Unread { did_you_mean })
+        (
+            field.path().to_owned(),
+            field.named_at(),
+            Oddity::Unread { did_you_mean },
+        )
     };
     object.besides(&known).map(oddity).collect()
 }
@@ -145,7 +151,10 @@ fn total(
 ) -> Result<(std::time::Duration, Option<&'static str>), Fault> {
     use std::time::Duration;
     // With a unit it says all by itself.
-    if field.written().is_some_and(|text| text.ends_with(char::is_alphabetic)) {
+    if field
+        .written()
+        .is_some_and(|text| text.ends_with(char::is_alphabetic))
+    {
         return Ok((field.duration()?, None));
     }
     let value = field.count()?;
@@ -207,7 +216,9 @@ fn stdio(
     read: &mut Read,
 ) -> Result<StdioSpec, Fault> {
     not_for(object, &["bearerToken", "http2PriorKnowledge"], "HTTP")?;
-    let command = object.find("command").ok_or_else(|| missing(root, "command"))?;
+    let command = object
+        .find("command")
+        .ok_or_else(|| missing(root, "command"))?;
     let mut spec = StdioSpec::new(command.text()?);
     spec.written_command = command.written().map(str::to_owned);
     if let Some(args) = object.find("args") {
@@ -289,7 +300,10 @@ pub(super) fn field_of(error: &SpecError, address: &str) -> Option<String> {
         SpecError::Nul { .. } => "/env".into(),
         SpecError::Scheme { .. } | SpecError::Http { what: "url", .. } => format!("/{address}"),
         SpecError::Http { what: "header", .. } => "/headers".into(),
-        SpecError::Http { what: "bearer token", .. } => format!("/{NAMESPACE}/bearerToken"),
+        SpecError::Http {
+            what: "bearer token",
+            ..
+        } => format!("/{NAMESPACE}/bearerToken"),
         SpecError::Http { .. } | SpecError::NotCompiled { .. } => return None,
         settings => format!("/{NAMESPACE}{}", setting_of(settings)),
     })

@@ -32,7 +32,7 @@ pub(super) const COMMON: [&str; 10] = [
 /// Settings of single servers: a credential is nobody's default.
 pub(super) const ONE_SERVER: [&str; 2] = ["bearerToken", "http2PriorKnowledge"];
 
-pub(super) const LIMITS: [&str; 13] = [
+pub(super) const LIMITS: [&str; 14] = [
     "total",
     "attempt",
     "start",
@@ -43,6 +43,7 @@ pub(super) const LIMITS: [&str; 13] = [
     "maxAnswerBytes",
     "stderrTailBytes",
     "maxResumes",
+    "maxPages",
     "stdinGrace",
     "termGrace",
     "reconnectGrace",
@@ -90,7 +91,11 @@ impl Own {
         let mut own = Self::default();
         own.read(&object)?;
         own.settings.check().map_err(|error| Fault {
-            field: Some(format!("{}{}", field.path(), super::server::setting_of(&error))),
+            field: Some(format!(
+                "{}{}",
+                field.path(),
+                super::server::setting_of(&error)
+            )),
             ..field.fault(ConfigProblem::Spec(error))
         })?;
         Ok(own)
@@ -124,7 +129,11 @@ impl Own {
             settings.contracts = contracts(field)?.then(&settings.contracts);
         }
         object.set("keepAlive", &mut settings.keep_alive, keep_alive)?;
-        object.set("sessionEnded", &mut settings.rules.session_ended, session_ended)?;
+        object.set(
+            "sessionEnded",
+            &mut settings.rules.session_ended,
+            session_ended,
+        )?;
         object.set("notFoundMeans", &mut settings.rules.not_found, |field| {
             field.one_of(&[
                 ("unknown", NotFoundMeans::Unknown),
@@ -132,8 +141,14 @@ impl Own {
             ])
         })?;
         object.set("inheritEnvironment", &mut self.inherited, inherited)?;
-        object.set("bearerToken", &mut self.bearer, |field| field.text().map(Some))?;
-        object.set("http2PriorKnowledge", &mut self.http2_prior_knowledge, Field::flag)
+        object.set("bearerToken", &mut self.bearer, |field| {
+            field.text().map(Some)
+        })?;
+        object.set(
+            "http2PriorKnowledge",
+            &mut self.http2_prior_knowledge,
+            Field::flag,
+        )
     }
 }
 
@@ -167,9 +182,14 @@ fn limits(object: &Object<'_>, limits: &mut Limits) -> Result<(), Fault> {
     object.set("maxAnswerBytes", &mut limits.max_answer_bytes, size)?;
     object.set("stderrTailBytes", &mut limits.stderr_tail_bytes, size)?;
     object.set("maxResumes", &mut limits.max_resumes, number)?;
+    object.set("maxPages", &mut limits.max_pages, size)?;
     object.set("stdinGrace", &mut limits.stdin_grace, Field::duration)?;
     object.set("termGrace", &mut limits.term_grace, Field::duration)?;
-    object.set("reconnectGrace", &mut limits.reconnect_grace, Field::duration)
+    object.set(
+        "reconnectGrace",
+        &mut limits.reconnect_grace,
+        Field::duration,
+    )
 }
 
 fn recovery(object: &Object<'_>, recovery: &mut Recovery) -> Result<(), Fault> {
@@ -235,7 +255,11 @@ fn contract(field: &Field<'_>) -> Result<ToolContract, Fault> {
         (Some(keyed), None) => {
             let keyed_object = keyed.object()?;
             keyed_object.only(&KEYED)?;
-            Ok(ToolContract::keyed(needed(keyed, &keyed_object, "argument")?))
+            Ok(ToolContract::keyed(needed(
+                keyed,
+                &keyed_object,
+                "argument",
+            )?))
         }
         (None, Some(status)) => {
             let object = status.object()?;

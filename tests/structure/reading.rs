@@ -8,11 +8,12 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 16] = [
+pub(crate) const READING_ORDER: [&str; 17] = [
     "operation",
     "evidence",
     "policy",
     "spec",
+    "config",
     "event",
     "error",
     "journal",
@@ -29,11 +30,12 @@ pub(crate) const READING_ORDER: [&str; 16] = [
 
 /// (module, what it must not name): crates and their parts, or modules of this crate as `crate::name`.
 /// A path that merely passes through counts too: `rmcp` forbids `rmcp::model::Tool`.
-const BANS: [(&str, &[&str]); 13] = [
+const BANS: [(&str, &[&str]); 14] = [
     ("operation", &["tokio", "rmcp::transport"]),
     ("evidence", &["rmcp", "tokio"]),
     ("policy", &["crate::journal", "tokio::time"]),
     ("spec", &["ractor"]),
+    ("config", &["ractor", "rmcp", "tokio"]),
     ("error", &["ractor"]),
     ("journal", &["crate::connection"]),
     ("transport", &["crate::policy", "crate::journal"]),
