@@ -11,7 +11,7 @@ mod ticket;
 use std::{
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -26,15 +26,17 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use actor::ConnectionActor;
 use actor::Message;
 pub(crate) use step::{Admission, Gate};
-pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket, Waits};
+pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket};
 
 use crate::{
-    catalog::ToolSchemas,
+    catalog::Lists,
     error::ReconnectError,
-    event::{Dropped, Events, Stopped, What},
+    event::{Dropped, Stopped, Teller, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session},
     spec::Settings,
+    subscription::Notices,
+    telemetry::FarEnd,
     transport::Pulse,
 };
 
@@ -44,13 +46,19 @@ pub(crate) struct Line {
     pub(crate) name: ConnectionName,
     pub(crate) ownership: Ownership,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) events: Events,
+    pub(crate) teller: Arc<Teller>,
+    pub(crate) far_end: FarEnd,
+    /// What the server told unasked.
+    pub(crate) notices: Arc<Notices>,
     pub(crate) admission: Semaphore,
     /// Cancelled when no new operation is let in any more.
     pub(crate) closing: CancellationToken,
     /// Operations whose outcome was unknown when the connection closed under them.
     pub(crate) left_unknown: Mutex<Vec<OperationId>>,
-    schemas: Mutex<Option<Arc<ToolSchemas>>>,
+    /// What the server has on offer.
+    pub(crate) lists: Lists,
+    /// Set once, by whoever first wants to know of changes to the lists.
+    pub(crate) attended: AtomicBool,
     source: LineSource,
     gate: Arc<dyn Gate>,
     /// Shared with the line that was there under the same name before, so that no number comes twice.
@@ -124,7 +132,7 @@ impl Line {
         settings: Settings,
         source: LineSource,
         gate: Arc<dyn Gate>,
-        events: Events,
+        teller: Arc<Teller>,
     ) -> Self {
         let limits = &settings.limits;
         let (state, generation, revision) = match &source {
@@ -141,7 +149,12 @@ impl Line {
         Self {
             name,
             ownership,
-            events,
+            teller,
+            far_end: match &source {
+                LineSource::Owned(connector) => connector.far_end(),
+                LineSource::Lent(_) => FarEnd::default(),
+            },
+            notices: Arc::new(Notices::new()),
             admission: Semaphore::new(
                 limits
                     .max_in_flight
@@ -150,7 +163,8 @@ impl Line {
             ),
             closing: CancellationToken::new(),
             left_unknown: Mutex::default(),
-            schemas: Mutex::default(),
+            lists: Lists::default(),
+            attended: AtomicBool::new(false),
             settings: Arc::new(settings),
             gate,
             generations: Arc::default(),
@@ -192,7 +206,7 @@ impl Line {
                 .unwrap_or_else(PoisonError::into_inner);
             *hardest = (*hardest).max(Some(*how));
         }
-        self.events.tell(&self.name, self.ownership, what);
+        self.teller.tell(what);
     }
 
     pub(crate) fn status(&self) -> ConnectionStatus {
@@ -302,19 +316,17 @@ impl Line {
         }
     }
 
-    /// The schemas that were read from the newest session.
-    pub(crate) fn schemas_of_this_generation(&self) -> Option<Arc<ToolSchemas>> {
-        let newest = self.status.borrow().generation;
-        let schemas = self
-            .schemas
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        schemas.filter(|s| Some(s.generation) == newest)
-    }
-
-    pub(crate) fn keep_schemas(&self, schemas: &Arc<ToolSchemas>) {
-        *self.schemas.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(schemas));
+    /// The session that takes operations, if one does and is not known to be over.
+    pub(crate) fn live(&self) -> Option<Generation> {
+        let (state, generation) = {
+            let status = self.status.borrow();
+            (status.state, status.generation)
+        };
+        // Its end is in its pulse before it is in the status.
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let pulse = newest.as_ref().filter(|pulse| !pulse.is_ended())?;
+        let live = state == ConnectionState::Live && generation == Some(pulse.generation);
+        live.then_some(pulse.generation)
     }
 
     /// How far the runtime had to go, at most, to stop a session of this connection.

@@ -1,13 +1,24 @@
 //! What happened, in the past tense. The one place that tells the world about lifecycles.
 //!
-//! Each fact goes to `tracing` and to whoever subscribed. The subscription is bounded: a subscriber
-//! that falls behind is told how many facts it missed, and slows nobody down.
+//! Each fact goes to `tracing`, to the counters of the `metrics` facade, and to whoever subscribed.
+//! The subscription is bounded: a subscriber that falls behind is told how many facts it missed, and
+//! slows nobody down.
 
-use std::{sync::Arc, time::Duration};
+mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
+
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
 
-use crate::operation::{AttemptId, ConnectionName, Generation, OperationId, Ownership};
+use crate::{
+    evidence::Outcome,
+    operation::{
+        AttemptId, ConnectionName, Generation, ListKind, OperationId, OperationKind, Ownership,
+    },
+    policy::ToolContract,
+};
 
 /// How many events a slow subscriber may lag behind before it misses some.
 const CAPACITY: usize = 1_024;
@@ -92,6 +103,29 @@ pub enum What {
         generation: Generation,
         /// Which attempt it is, from 1.
         number: u32,
+        /// On what ground the request is sent again, where an attempt before this one may have been
+        /// sent.
+        repeats: Option<Ground>,
+        /// It was handed over before, to a session that ended without having sent any of it.
+        moved: bool,
+        /// How long it had waited: for a place, in the mailbox, and for a session. Of a repeat, since
+        /// it was decided on.
+        waited: Duration,
+    },
+    /// An operation is over: its caller has its answer or its error, or went away.
+    OperationFinished {
+        /// The operation.
+        operation: OperationId,
+        /// What it asked.
+        kind: OperationKind,
+        /// How it ended.
+        ended: Ended,
+        /// How many attempts were handed over, as far as the caller had heard.
+        attempts: u32,
+        /// The session of the last of them.
+        generation: Option<Generation>,
+        /// From the caller's asking to the end.
+        elapsed: Duration,
     },
     /// Nobody knows whether an operation ran.
     OutcomeUnknown {
@@ -99,6 +133,65 @@ pub enum What {
         operation: OperationId,
         /// The session of its last attempt.
         generation: Generation,
+        /// Why nobody knows, as one of the few words of
+        /// [`UnknownCause::as_str`](crate::error::UnknownCause::as_str).
+        cause: &'static str,
+    },
+    /// A contract's status tool was asked what became of an operation.
+    LookedUp {
+        /// The operation whose outcome was unknown.
+        operation: OperationId,
+        /// Whether the tool knows it.
+        found: bool,
+    },
+    /// The server said that one of its lists changed.
+    ListChanged {
+        /// The session.
+        generation: Generation,
+        /// Which list.
+        list: ListKind,
+    },
+    /// The server said that a resource changed. Which one is told to those who subscribed to it.
+    ResourceUpdated {
+        /// The session.
+        generation: Generation,
+    },
+    /// The server sent messages for the log. They go to the connection's handler; this is told at
+    /// the first, and then whenever their number has doubled.
+    LogReceived {
+        /// The session.
+        generation: Generation,
+        /// How many the session has sent so far.
+        total: u64,
+    },
+    /// The server asked something of the connection's handler.
+    HandlerAsked {
+        /// The session.
+        generation: Generation,
+        /// What it asked for.
+        what: Asked,
+    },
+    /// A list was read again and is another one than before.
+    CatalogChanged {
+        /// The session that it was read from.
+        generation: Generation,
+        /// Which list.
+        list: ListKind,
+        /// The names of what is new, at most [`MOST_NAMES`](Self::MOST_NAMES).
+        added: Vec<String>,
+        /// The names of what is gone, at most as many.
+        removed: Vec<String>,
+        /// The names of what is there with something else about it, at most as many.
+        changed: Vec<String>,
+        /// How many more there are that are not named here.
+        unnamed: usize,
+    },
+    /// A list could not be read whole. The last one stays.
+    CatalogKept {
+        /// Which list.
+        list: ListKind,
+        /// Why, without secrets.
+        why: String,
     },
     /// Frames from the server were dropped.
     FramesDropped {
@@ -111,6 +204,25 @@ pub enum What {
     },
 }
 
+impl What {
+    /// The most names of one sort that [`CatalogChanged`](Self::CatalogChanged) holds.
+    pub const MOST_NAMES: usize = 32;
+}
+
+/// What a server can ask of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Asked {
+    /// To sample a language model.
+    Sampling,
+    /// To ask a person.
+    Elicitation,
+    /// For the roots.
+    Roots,
+    /// Something that the protocol does not name.
+    Custom,
+}
+
 /// Why a frame from the server was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dropped {
@@ -120,6 +232,92 @@ pub enum Dropped {
     Unmatched,
     /// It is larger than the limit.
     TooLarge,
+}
+
+impl Dropped {
+    /// The reason as a word for a label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Garbage => "garbage",
+            Self::Unmatched => "unmatched",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// On what ground a request is sent again that may have been sent before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ground {
+    /// The protocol defines it as a read, and its session was lost.
+    Read,
+    /// The contract [`ToolContract::ReadOnly`].
+    ReadOnly,
+    /// The contract [`ToolContract::Idempotent`].
+    Idempotent,
+    /// The contract [`ToolContract::Keyed`].
+    Keyed,
+    /// The server refused the credentials that it went with, there are others now, and the
+    /// connection's own setting allows it.
+    Credentials,
+}
+
+impl Ground {
+    /// The ground as a word for a label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::ReadOnly => "read_only",
+            Self::Idempotent => "idempotent",
+            Self::Keyed => "keyed",
+            Self::Credentials => "credentials",
+        }
+    }
+
+    /// What allows a repeat under this contract; a request that has none is a read.
+    pub(crate) fn of(contract: &ToolContract) -> Self {
+        match contract {
+            ToolContract::ReadOnly => Self::ReadOnly,
+            ToolContract::Idempotent => Self::Idempotent,
+            ToolContract::Keyed { .. } => Self::Keyed,
+            ToolContract::AtMostOnce | ToolContract::Status { .. } => Self::Read,
+        }
+    }
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ended {
+    /// With an answer.
+    Answered,
+    /// With a tool's answer that says `isError`.
+    ToolError,
+    /// Without an answer; this is what is known.
+    Without(Outcome),
+    /// Its caller went away.
+    Abandoned {
+        /// Whether the request may have reached the server. `false` is proof that it did not.
+        perhaps_sent: bool,
+    },
+}
+
+impl Ended {
+    /// The end as a word for a label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::ToolError => "tool_error",
+            Self::Without(Outcome::NotSent) => "not_sent",
+            Self::Without(Outcome::Rejected) => "rejected",
+            Self::Without(Outcome::Failed) => "failed",
+            Self::Without(Outcome::Unknown) => "unknown",
+            Self::Abandoned { .. } => "abandoned",
+        }
+    }
 }
 
 /// How far the runtime had to go to stop a session.
@@ -171,6 +369,8 @@ impl EventStream {
 
 impl Events {
     pub(crate) fn new() -> Self {
+        #[cfg(feature = "metrics")]
+        metrics::describe();
         Self {
             sender: broadcast::Sender::new(CAPACITY),
         }
@@ -180,129 +380,54 @@ impl Events {
         EventStream(self.sender.subscribe())
     }
 
-    pub(crate) fn tell(&self, connection: &ConnectionName, ownership: Ownership, what: What) {
-        log(connection, ownership, &what);
-        if self.sender.receiver_count() > 0 {
-            let event = Event {
-                connection: connection.clone(),
-                ownership,
-                what,
-            };
-            // An error means that the last subscriber has just gone.
-            let _ = self.sender.send(Arc::new(event));
+    /// What tells of one connection.
+    pub(crate) fn of(&self, connection: ConnectionName, ownership: Ownership) -> Teller {
+        Teller {
+            #[cfg(feature = "metrics")]
+            counts: metrics::Counts::new(&connection),
+            connection,
+            ownership,
+            events: self.clone(),
         }
     }
 }
 
-fn log(connection: &ConnectionName, ownership: Ownership, what: &What) {
-    let name = connection.as_str();
-    match what {
-        What::SessionStarting { generation } => {
-            tracing::debug!(
-                connection = name,
-                generation = generation.0,
-                "session starting"
-            );
+/// Tells what happens to one connection: to the log, to the counters, and to the subscribers.
+pub(crate) struct Teller {
+    connection: ConnectionName,
+    ownership: Ownership,
+    events: Events,
+    #[cfg(feature = "metrics")]
+    counts: metrics::Counts,
+}
+
+impl Teller {
+    pub(crate) fn tell(&self, what: What) {
+        log::log(&self.connection, self.ownership, &what);
+        #[cfg(feature = "metrics")]
+        self.counts.count(&what);
+        if self.events.sender.receiver_count() > 0 {
+            let event = Event {
+                connection: self.connection.clone(),
+                ownership: self.ownership,
+                what,
+            };
+            // An error means that the last subscriber has just gone.
+            let _ = self.events.sender.send(Arc::new(event));
         }
-        What::SessionStarted {
-            generation,
-            revision,
-        } => {
-            tracing::info!(
-                connection = name,
-                generation = generation.0,
-                revision,
-                "session started"
-            );
-        }
-        What::StartFailed { generation, why } => {
-            tracing::warn!(
-                connection = name,
-                generation = generation.0,
-                why,
-                "start failed"
-            );
-        }
-        What::SessionLost {
-            generation,
-            why,
-            unanswered,
-        } => {
-            tracing::warn!(
-                connection = name,
-                generation = generation.0,
-                why,
-                unanswered,
-                "session lost"
-            );
-        }
-        What::SessionRetired { generation, why } => {
-            tracing::info!(
-                connection = name,
-                generation = generation.0,
-                why,
-                "session retired"
-            );
-        }
-        What::SessionStopped { generation, how } => {
-            tracing::info!(
-                connection = name,
-                generation = generation.0,
-                ?how,
-                "session stopped"
-            );
-        }
-        What::CircuitOpened { cool_down } => {
-            tracing::warn!(connection = name, ?cool_down, "circuit opened");
-        }
-        What::CircuitProbed => tracing::info!(connection = name, "circuit probed"),
-        What::CircuitClosed => tracing::info!(connection = name, "circuit closed"),
-        What::ActorRestarted => tracing::error!(connection = name, "connection actor restarted"),
-        What::LentLost => {
-            tracing::warn!(connection = name, %ownership, "caller-owned connection is closed");
-        }
-        What::AttemptStarted {
-            operation,
-            attempt,
-            generation,
-            number,
-        } => {
-            tracing::trace!(
-                connection = name,
-                %operation,
-                %attempt,
-                generation = generation.0,
-                number,
-                "attempt started"
-            );
-        }
-        What::OutcomeUnknown {
-            operation,
-            generation,
-        } => {
-            tracing::warn!(
-                connection = name,
-                %ownership,
-                %operation,
-                generation = generation.0,
-                "outcome unknown"
-            );
-        }
-        What::FramesDropped {
-            generation,
-            why,
-            total,
-        } => {
-            // One line for the first of a kind, then one at each doubling: no flood.
-            if total.is_power_of_two() {
-                tracing::warn!(
-                    connection = name,
-                    generation = generation.0,
-                    ?why,
-                    total,
-                    "frames dropped"
-                );
-            }
-        }
+    }
+
+    /// An operation has begun. Its end is told as [`What::OperationFinished`].
+    pub(crate) fn operation_began(&self) {
+        #[cfg(feature = "metrics")]
+        self.counts.operation_began();
+    }
+}
+
+impl fmt::Debug for Teller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Teller")
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
     }
 }

@@ -269,17 +269,17 @@ impl Supervisor {
         if self.closing.is_cancelled() {
             return Err(AddError::ShuttingDown);
         }
-        let events = self.events.clone();
+        let teller = Arc::new(self.events.of(name.clone(), ownership));
         let tell = {
-            let (events, name) = (events.clone(), name.clone());
-            move |what| events.tell(&name, ownership, what)
+            let teller = Arc::clone(&teller);
+            move |what| teller.tell(what)
         };
         let gate = Arc::new(CircuitGate {
             cool_down: settings.recovery.cool_down,
             circuit: Mutex::new(Circuit::new(settings.recovery)),
             tell: Box::new(tell),
         });
-        let mut line = Line::new(name, ownership, settings, source, gate, events);
+        let mut line = Line::new(name, ownership, settings, source, gate, teller);
         if let Some((before, gone)) = before {
             line.follow(before, gone);
         }

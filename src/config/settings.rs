@@ -9,14 +9,14 @@ use super::{
 use crate::{
     evidence::{NotFoundMeans, SessionEndedList},
     policy::{Backoff, Contracts, Repeats, ToolContract},
-    spec::{Era, KeepAlive, Limits, Overload, Recovery, Revision, Settings, Start},
+    spec::{Era, KeepAlive, Limits, Overload, Recovery, Revision, Settings, Start, TraceContext},
 };
 
 /// The name of the object.
 pub(super) const NAMESPACE: &str = "mcp-supervisor";
 
 /// Settings that a server has and that may also stand at the top, as defaults for all.
-pub(super) const COMMON: [&str; 10] = [
+pub(super) const COMMON: [&str; 11] = [
     "limits",
     "recovery",
     "era",
@@ -26,13 +26,14 @@ pub(super) const COMMON: [&str; 10] = [
     "keepAlive",
     "sessionEnded",
     "notFoundMeans",
+    "traceContext",
     "inheritEnvironment",
 ];
 
 /// Settings of single servers: a credential is nobody's default.
 pub(super) const ONE_SERVER: [&str; 2] = ["bearerToken", "http2PriorKnowledge"];
 
-pub(super) const LIMITS: [&str; 14] = [
+pub(super) const LIMITS: [&str; 15] = [
     "total",
     "attempt",
     "start",
@@ -43,6 +44,7 @@ pub(super) const LIMITS: [&str; 14] = [
     "maxAnswerBytes",
     "stderrTailBytes",
     "maxResumes",
+    "hold",
     "maxPages",
     "stdinGrace",
     "termGrace",
@@ -140,6 +142,13 @@ impl Own {
                 ("notExecuted", NotFoundMeans::NotExecuted),
             ])
         })?;
+        object.set("traceContext", &mut settings.trace_context, |field| {
+            field.one_of(&[
+                ("withheld", TraceContext::Withheld),
+                ("sent", TraceContext::Sent),
+                ("sentWithBaggage", TraceContext::SentWithBaggage),
+            ])
+        })?;
         object.set("inheritEnvironment", &mut self.inherited, inherited)?;
         object.set("bearerToken", &mut self.bearer, |field| {
             field.text().map(Some)
@@ -182,6 +191,7 @@ fn limits(object: &Object<'_>, limits: &mut Limits) -> Result<(), Fault> {
     object.set("maxAnswerBytes", &mut limits.max_answer_bytes, size)?;
     object.set("stderrTailBytes", &mut limits.stderr_tail_bytes, size)?;
     object.set("maxResumes", &mut limits.max_resumes, number)?;
+    object.set("hold", &mut limits.hold, Field::duration)?;
     object.set("maxPages", &mut limits.max_pages, size)?;
     object.set("stdinGrace", &mut limits.stdin_grace, Field::duration)?;
     object.set("termGrace", &mut limits.term_grace, Field::duration)?;

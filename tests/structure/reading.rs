@@ -8,16 +8,20 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 17] = [
+pub(crate) const READING_ORDER: [&str; 21] = [
     "operation",
+    "credentials",
     "evidence",
     "policy",
     "spec",
     "config",
     "event",
     "error",
+    "telemetry",
     "journal",
     "transport",
+    "auth",
+    "subscription",
     "session",
     "catalog",
     "connection",
@@ -30,8 +34,9 @@ pub(crate) const READING_ORDER: [&str; 17] = [
 
 /// (module, what it must not name): crates and their parts, or modules of this crate as `crate::name`.
 /// A path that merely passes through counts too: `rmcp` forbids `rmcp::model::Tool`.
-const BANS: [(&str, &[&str]); 14] = [
+const BANS: [(&str, &[&str]); 16] = [
     ("operation", &["tokio", "rmcp::transport"]),
+    ("credentials", &["rmcp", "tokio"]),
     ("evidence", &["rmcp", "tokio"]),
     ("policy", &["crate::journal", "tokio::time"]),
     ("spec", &["ractor"]),
@@ -39,6 +44,7 @@ const BANS: [(&str, &[&str]); 14] = [
     ("error", &["ractor"]),
     ("journal", &["crate::connection"]),
     ("transport", &["crate::policy", "crate::journal"]),
+    ("auth", &["crate::policy", "crate::journal"]),
     ("session", &["crate::policy", "crate::journal"]),
     ("catalog", &["crate::connection"]),
     ("connection", &["crate::journal", "crate::supervisor"]),
