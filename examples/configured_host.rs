@@ -51,7 +51,9 @@ async fn apply(supervisor: &Supervisor, path: &Path) -> Ending {
 
 async fn greet(supervisor: &Supervisor, name: &str) -> Ending<(String, u64)> {
     let connection = supervisor.connection(name).ok_or("no such server")?;
-    let answer = connection.call_tool(ToolCall::new("greet", json!({}))).await?;
+    let answer = connection
+        .call_tool(ToolCall::new("greet", json!({})))
+        .await?;
     println!("{name} says: {} ({})", answer.text(), answer.generation());
     Ok((answer.text(), answer.generation().number()))
 }
@@ -73,21 +75,33 @@ async fn main() -> Ending {
         apply(&supervisor, path).await?;
         greet(&supervisor, "first").await?;
         let (second, _) = greet(&supervisor, "second").await?;
-        check(second == "nobody is here", "a variable that is not set has its default")?;
-        check(supervisor.connection("broken").is_none(), "the broken server is down, alone")?;
+        check(
+            second == "nobody is here",
+            "a variable that is not set has its default",
+        )?;
+        check(
+            supervisor.connection("broken").is_none(),
+            "the broken server is down, alone",
+        )?;
 
         println!("Somebody changes the greeting of the first, and the host reads the file again.");
         fs::write(path, file("good evening", true))?;
         apply(&supervisor, path).await?;
         let first = greet(&supervisor, "first").await?;
-        check(first == ("good evening".into(), 2), "the first was restarted")?;
+        check(
+            first == ("good evening".into(), 2),
+            "the first was restarted",
+        )?;
         let (_, generation) = greet(&supervisor, "second").await?;
         check(generation == 1, "the second was not touched")?;
 
         println!("Somebody removes the second.");
         fs::write(path, file("good evening", false))?;
         apply(&supervisor, path).await?;
-        check(supervisor.connection("second").is_none(), "the second is gone")?;
+        check(
+            supervisor.connection("second").is_none(),
+            "the second is gone",
+        )?;
         let (_, generation) = greet(&supervisor, "first").await?;
         check(generation == 2, "the first was not touched this time")?;
 

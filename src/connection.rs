@@ -305,6 +305,20 @@ impl Line {
         }
     }
 
+    /// Whether no process or transport of any session is left.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+        stopping.iter().all(CancellationToken::is_cancelled)
+    }
+
+    /// Its supervisor is gone, and its actor with it or about to be.
+    pub(crate) fn abandon(&self) {
+        self.closing.cancel();
+        // An actor that is still on its way out says the same at its end.
+        self.status
+            .send_modify(|status| status.state = ConnectionState::Closed);
+    }
+
     /// An operation ended without anybody knowing its outcome. It matters to the report of a
     /// shutdown.
     pub(crate) fn note_unknown(&self, operation: OperationId) {

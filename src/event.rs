@@ -16,6 +16,7 @@ use crate::{
     evidence::Outcome,
     operation::{
         AttemptId, ConnectionName, Generation, ListKind, OperationId, OperationKind, Ownership,
+        SupervisorPath,
     },
     policy::ToolContract,
 };
@@ -25,7 +26,10 @@ const CAPACITY: usize = 1_024;
 
 /// A fact about one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Event {
+    /// The supervisor of the connection, which is the one that was subscribed to or one below it.
+    pub supervisor: SupervisorPath,
     /// The connection.
     pub connection: ConnectionName,
     /// Who owns it.
@@ -333,10 +337,13 @@ pub enum Stopped {
     Killed,
 }
 
-/// Where events go.
+/// Where the events of one supervisor go: to its own subscribers, and to those of the supervisors
+/// above it.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
-    sender: broadcast::Sender<Arc<Event>>,
+    supervisor: SupervisorPath,
+    /// Its own, then those above it.
+    senders: Arc<[broadcast::Sender<Arc<Event>>]>,
 }
 
 /// A subscription to events.
@@ -372,29 +379,67 @@ impl Events {
         #[cfg(feature = "metrics")]
         metrics::describe();
         Self {
-            sender: broadcast::Sender::new(CAPACITY),
+            supervisor: SupervisorPath::default(),
+            senders: Arc::new([broadcast::Sender::new(CAPACITY)]),
+        }
+    }
+
+    /// The events of a supervisor below this one.
+    pub(crate) fn below(&self, supervisor: SupervisorPath) -> Self {
+        let own = [broadcast::Sender::new(CAPACITY)];
+        Self {
+            supervisor,
+            senders: own
+                .into_iter()
+                .chain(self.senders.iter().cloned())
+                .collect(),
         }
     }
 
     pub(crate) fn subscribe(&self) -> EventStream {
-        EventStream(self.sender.subscribe())
+        EventStream(self.senders[0].subscribe())
     }
 
     /// What tells of one connection.
     pub(crate) fn of(&self, connection: ConnectionName, ownership: Ownership) -> Teller {
+        let shown: Arc<str> = match self.supervisor.is_top() {
+            true => connection.shared(),
+            false => format!("{}/{connection}", self.supervisor).into(),
+        };
         Teller {
             #[cfg(feature = "metrics")]
-            counts: metrics::Counts::new(&connection),
+            counts: metrics::Counts::new(&shown),
+            shown,
             connection,
             ownership,
             events: self.clone(),
         }
+    }
+
+    fn send(&self, connection: &ConnectionName, ownership: Ownership, what: What) {
+        let mut listening = self.senders.iter().filter(|s| s.receiver_count() > 0);
+        let Some(first) = listening.next() else {
+            return;
+        };
+        let event = Arc::new(Event {
+            supervisor: self.supervisor.clone(),
+            connection: connection.clone(),
+            ownership,
+            what,
+        });
+        for sender in listening {
+            // An error means that the last subscriber has just gone.
+            let _ = sender.send(Arc::clone(&event));
+        }
+        let _ = first.send(event);
     }
 }
 
 /// Tells what happens to one connection: to the log, to the counters, and to the subscribers.
 pub(crate) struct Teller {
     connection: ConnectionName,
+    /// Its name behind the path of its supervisor, as the log and the counters show it.
+    shown: Arc<str>,
     ownership: Ownership,
     events: Events,
     #[cfg(feature = "metrics")]
@@ -403,18 +448,10 @@ pub(crate) struct Teller {
 
 impl Teller {
     pub(crate) fn tell(&self, what: What) {
-        log::log(&self.connection, self.ownership, &what);
+        log::log(&self.shown, self.ownership, &what);
         #[cfg(feature = "metrics")]
         self.counts.count(&what);
-        if self.events.sender.receiver_count() > 0 {
-            let event = Event {
-                connection: self.connection.clone(),
-                ownership: self.ownership,
-                what,
-            };
-            // An error means that the last subscriber has just gone.
-            let _ = self.events.sender.send(Arc::new(event));
-        }
+        self.events.send(&self.connection, self.ownership, what);
     }
 
     /// An operation has begun. Its end is told as [`What::OperationFinished`].

@@ -163,7 +163,7 @@ pub use evidence::Outcome;
 pub use handle::{Catalog, Connection, LentConnection, OwnedConnection, SharedConnection};
 pub use operation::{
     ConnectionName, CustomCall, Generation, IdempotencyKey, KeyError, OperationId, Ownership, Page,
-    Ping, PromptGet, ResourceRead, ToolCall,
+    Ping, PromptGet, ResourceRead, SupervisorPath, ToolCall,
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};

@@ -4,6 +4,7 @@
 //! agent and inspected without a connection existing at all.
 
 mod pages;
+mod path;
 mod progress;
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
@@ -15,6 +16,7 @@ use uuid::Uuid;
 
 pub use pages::EndlessList;
 pub(crate) use pages::{Turn, Walk};
+pub use path::SupervisorPath;
 pub use progress::{Progress, ProgressStream};
 pub(crate) use progress::{ProgressSink, progress};
 
@@ -88,7 +90,6 @@ impl ConnectionName {
         &self.0
     }
 
-    #[cfg(feature = "metrics")]
     pub(crate) fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
     }

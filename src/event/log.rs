@@ -1,10 +1,9 @@
 //! Events as log lines: what a person who watches one process wants to read, and no more.
 
 use super::{Ground, What};
-use crate::operation::{ConnectionName, Ownership};
+use crate::operation::Ownership;
 
-pub(super) fn log(connection: &ConnectionName, ownership: Ownership, what: &What) {
-    let name = connection.as_str();
+pub(super) fn log(name: &str, ownership: Ownership, what: &What) {
     match what {
         What::SessionStarting { generation } => {
             tracing::debug!(

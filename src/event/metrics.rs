@@ -3,12 +3,12 @@
 //! Labels are few and their values bounded: the connection's name, which the host gives, and words
 //! of this crate's. Never a tool's name, which is the server's to choose.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use metrics::{Key, Label, Level, Metadata, SharedString, Unit, with_recorder};
 
 use super::{Ended, Ground, What};
-use crate::operation::{ConnectionName, OperationKind};
+use crate::operation::OperationKind;
 
 static METADATA: Metadata<'static> =
     Metadata::new("mcp_supervisor", Level::INFO, Some(module_path!()));
@@ -115,8 +115,8 @@ fn place(ended: Ended) -> usize {
 }
 
 impl Counts {
-    pub(super) fn new(connection: &ConnectionName) -> Self {
-        let connection = SharedString::from(connection.shared());
+    pub(super) fn new(connection: &Arc<str>) -> Self {
+        let connection = SharedString::from(Arc::clone(connection));
         let label = || vec![Label::new("connection", connection.clone())];
         Self {
             in_flight: Key::from_parts(IN_FLIGHT, label()),
