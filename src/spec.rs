@@ -269,6 +269,7 @@ impl StdioSpec {
     }
 
     /// The working directory in errors.
+    #[cfg(feature = "stdio")]
     pub(crate) fn shown_cwd(&self) -> Option<Cow<'_, str>> {
         match &self.written_cwd {
             Some(written) => Some(Cow::Borrowed(written)),
