@@ -118,6 +118,7 @@
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
+//! | `auth` | OAuth: access tokens, with the feature `oauth` |
 //! | [`catalog`] | what a server has on offer, as it was last read whole |
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
@@ -125,7 +126,8 @@
 //! | [`supervisor`] | opening, lending, shutting down |
 //! | [`link`] | a supervisor below an actor of the host's own |
 //!
-//! The crate is for Unix. Its optional parts are the features `stdio`, `http` and `tls`, all on by
+//! The crate is for Unix. OAuth is the feature `oauth`, off by default; [`credentials`] is the seam for a
+//! source of tokens of the host's own. The features `stdio`, `http` and `tls` are all on by
 //! default.
 
 //!
@@ -135,6 +137,8 @@
 //! `reqwest` is built without one and would panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+#[cfg(feature = "oauth")]
+pub mod auth;
 pub mod call;
 pub mod catalog;
 pub mod config;
@@ -169,6 +173,11 @@ pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};
 pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
+
+/// The program in the document on authorisation, compiled.
+#[cfg(all(doctest, feature = "oauth"))]
+#[doc = include_str!("../docs/authorisation.md")]
+struct Authorisation;
 
 /// The program in the README, compiled.
 #[cfg(doctest)]

@@ -165,13 +165,19 @@ impl Drop for HttpTransport {
     }
 }
 
-/// The one way in which this crate builds an HTTP client: one that sends once.
-fn client(http2_prior_knowledge: bool) -> Result<reqwest::Client, SpecError> {
-    #[cfg(feature = "tls")]
+/// Gives the process a crypto provider where it has none.
+#[cfg(feature = "tls")]
+pub(crate) fn provide_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // An error means that another thread was first, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
+}
+
+/// The one way in which this crate builds an HTTP client: one that sends once.
+fn client(http2_prior_knowledge: bool) -> Result<reqwest::Client, SpecError> {
+    #[cfg(feature = "tls")]
+    provide_cryptography();
     let mut builder = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
