@@ -10,7 +10,7 @@ use std::process::Command;
 
 use names::{Names, existing, package_file, test_files};
 
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: &[&str] = &[
     "README.md",
     "CHANGELOG.md",
     "docs/agents.md",
