@@ -27,6 +27,7 @@ pub(crate) const READING_ORDER: [&str; 21] = [
     "connection",
     "call",
     "handle",
+    "toolbox",
     "supervisor",
     "receipts",
     "link",
