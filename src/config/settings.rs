@@ -16,7 +16,7 @@ use crate::{
 pub(super) const NAMESPACE: &str = "mcp-supervisor";
 
 /// Settings that a server has and that may also stand at the top, as defaults for all.
-pub(super) const COMMON: [&str; 11] = [
+pub(super) const COMMON: [&str; 12] = [
     "limits",
     "recovery",
     "era",
@@ -27,13 +27,14 @@ pub(super) const COMMON: [&str; 11] = [
     "sessionEnded",
     "notFoundMeans",
     "traceContext",
+    "tasks",
     "inheritEnvironment",
 ];
 
 /// Settings of single servers: a credential is nobody's default.
 pub(super) const ONE_SERVER: [&str; 2] = ["bearerToken", "http2PriorKnowledge"];
 
-pub(super) const LIMITS: [&str; 15] = [
+pub(super) const LIMITS: [&str; 16] = [
     "total",
     "attempt",
     "start",
@@ -45,6 +46,7 @@ pub(super) const LIMITS: [&str; 15] = [
     "stderrTailBytes",
     "maxResumes",
     "hold",
+    "maxRounds",
     "maxPages",
     "stdinGrace",
     "termGrace",
@@ -149,6 +151,7 @@ impl Own {
                 ("sentWithBaggage", TraceContext::SentWithBaggage),
             ])
         })?;
+        object.set("tasks", &mut settings.tasks, Field::flag)?;
         object.set("inheritEnvironment", &mut self.inherited, inherited)?;
         object.set("bearerToken", &mut self.bearer, |field| {
             field.text().map(Some)
@@ -192,6 +195,7 @@ fn limits(object: &Object<'_>, limits: &mut Limits) -> Result<(), Fault> {
     object.set("stderrTailBytes", &mut limits.stderr_tail_bytes, size)?;
     object.set("maxResumes", &mut limits.max_resumes, number)?;
     object.set("hold", &mut limits.hold, Field::duration)?;
+    object.set("maxRounds", &mut limits.max_rounds, size)?;
     object.set("maxPages", &mut limits.max_pages, size)?;
     object.set("stdinGrace", &mut limits.stdin_grace, Field::duration)?;
     object.set("termGrace", &mut limits.term_grace, Field::duration)?;

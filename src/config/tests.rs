@@ -50,6 +50,7 @@ fn each_setting_of_a_file_is_the_setting_of_the_spec() {
             stderr_tail_bytes: 4_096,
             max_resumes: 1,
             hold: 120 * SECOND,
+            max_rounds: 4,
             max_pages: 50,
             stdin_grace: SECOND / 2,
             term_grace: SECOND,
@@ -86,7 +87,8 @@ fn each_setting_of_a_file_is_the_setting_of_the_spec() {
                 .with_code(-32099),
         )
         .not_found_means(NotFoundMeans::NotExecuted)
-        .trace_context(TraceContext::Sent);
+        .trace_context(TraceContext::Sent)
+        .tasks();
     let found = spec(&configuration, "everything");
     assert!(found.is_same(&expected));
 

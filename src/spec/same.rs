@@ -70,6 +70,8 @@ impl Settings {
             trace_context,
             resend_with: _,
             handler: _,
+            handled: _,
+            tasks,
         } = self;
         *limits == other.limits
             && *recovery == other.recovery
@@ -80,5 +82,6 @@ impl Settings {
             && *rules == other.rules
             && *keep_alive == other.keep_alive
             && *trace_context == other.trace_context
+            && *tasks == other.tasks
     }
 }
