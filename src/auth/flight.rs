@@ -277,3 +277,58 @@ impl OAuth {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credentials(token: &str) -> Credentials {
+        let response = serde_json::json!({"access_token": token, "token_type": "bearer"});
+        let granted = serde_json::json!({"client_id": "c", "token_response": response});
+        serde_json::from_value(serde_json::json!({ "granted": granted })).unwrap()
+    }
+
+    fn refusal(token: &str) -> Refusal {
+        Refusal {
+            token: Some(AccessToken::new(token)),
+            status: 401,
+            header: None,
+        }
+    }
+
+    #[test]
+    fn a_late_refusal_of_an_older_token_says_nothing_about_the_newer_one() {
+        let standing = |state: &State| state.standing(Duration::from_secs(60));
+        let mut state = State::default();
+        state.hold(&credentials("new"));
+        state.refused(&refusal("old"));
+        assert!(matches!(standing(&state), Standing::Good(_)));
+        state.refused(&refusal("new"));
+        assert!(matches!(standing(&state), Standing::None));
+        state.refused(&refusal("old"));
+        assert!(
+            matches!(standing(&state), Standing::None),
+            "it stays refused"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_in_a_row_are_followed_by_growing_waits() {
+        let error = CredentialsError::Unavailable("refresh");
+        let mut state = State::default();
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            state.landed(&Err(error.clone()));
+            let began = Instant::now();
+            while matches!(state.standing(Duration::ZERO), Standing::Failed(_)) {
+                tokio::time::advance(Duration::from_millis(100)).await;
+            }
+            waits.push(began.elapsed());
+        }
+        assert_eq!(waits[0], FIRST_WAIT);
+        assert_eq!(waits[1], FIRST_WAIT * 2);
+        assert_eq!(waits[7], LONGEST_WAIT);
+        state.hold(&credentials("new"));
+        assert!(matches!(state.standing(Duration::ZERO), Standing::Good(_)));
+    }
+}
