@@ -224,6 +224,9 @@ impl OAuth {
             return Ok(source.state().hold(stored));
         }
         if let (Goal::Token, Some(stored)) = (goal, &stored) {
+            if let Some(token) = self.at_first_look(stored) {
+                return Ok(Some(token));
+            }
             match self.refresh(stored).await {
                 Ok(Some(token)) => return Ok(Some(token)),
                 Ok(None) => {
@@ -248,6 +251,17 @@ impl OAuth {
             (Some(ask), _) => self.ask(&**ask, step_up).await,
             (None, None) => Ok(None),
             (None, Some(_)) => Err(source.state().required()),
+        }
+    }
+
+    /// What the store has when it is first read, where it is early to renew it: the next request
+    /// sees that, and does not wait for it either.
+    fn at_first_look(&self, stored: &Credentials) -> Option<AccessToken> {
+        let mut state = self.0.state();
+        let is_early = matches!(stored.remaining(self.0.spec.margin), Remaining::Little);
+        match is_early && state.held.is_none() {
+            true => state.hold(stored),
+            false => None,
         }
     }
 
