@@ -118,10 +118,12 @@
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
 //! | `auth` | OAuth: access tokens, with the feature `oauth` |
+//! | [`subscription`] | what a server tells unasked, and who wants to know |
 //! | [`catalog`] | what a server has on offer, as it was last read whole |
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
 //! | [`handle`] | what users hold, and the rights that come with it |
+//! | [`toolbox`] | one namespace of tools over many connections |
 //! | [`supervisor`] | opening, lending, shutting down |
 //! | [`link`] | a supervisor below an actor of the host's own |
 //!
@@ -152,9 +154,10 @@ pub mod operation;
 pub mod policy;
 mod session;
 pub mod spec;
-mod subscription;
+pub mod subscription;
 pub mod supervisor;
 mod telemetry;
+pub mod toolbox;
 mod transport;
 
 pub use call::{AnswerKind, ToolAnswer};
@@ -168,8 +171,10 @@ pub use operation::{
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};
+pub use subscription::{Subscription, Update, Updates};
 pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
+pub use toolbox::Toolbox;
 
 /// The program in the document on authorisation, compiled.
 #[cfg(all(doctest, feature = "oauth"))]

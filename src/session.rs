@@ -7,6 +7,7 @@
 mod actor;
 mod host_side;
 mod offer;
+mod standing;
 mod start;
 
 use std::{
@@ -56,6 +57,8 @@ pub(crate) struct Along {
     pub(crate) clock: Option<Arc<Clock>>,
     /// Who hears of its progress.
     pub(crate) listener: Option<Arc<Listener>>,
+    /// Whether it stands beside the operations, and is not counted as one.
+    pub(crate) standing: bool,
 }
 
 /// Why a session did not take a request. Nothing was sent.
@@ -165,7 +168,9 @@ impl Session {
         let id = handle.id.clone();
         let token = handle.progress_token.clone();
         listing.list(&id, &token, along.clock.as_ref(), along.listener.as_ref());
-        self.pulse.enter();
+        if !along.standing {
+            self.pulse.enter();
+        }
         let answer = match idle {
             None => Answer::Plain(handle.rx),
             Some(_) => Answer::WithIdleLimit(Box::pin(handle.await_response())),
@@ -178,6 +183,7 @@ impl Session {
             cell: Arc::clone(cell),
             peer: self.peer.clone(),
             pulse: Arc::clone(&self.pulse),
+            standing: along.standing,
             settled: false,
         })
     }
@@ -216,6 +222,7 @@ pub(crate) struct Pending {
     cell: Arc<DispatchCell>,
     peer: Peer<RoleClient>,
     pub(crate) pulse: Arc<Pulse>,
+    standing: bool,
     settled: bool,
 }
 
@@ -274,6 +281,11 @@ impl Pending {
         &self.peer
     }
 
+    /// rmcp's name for it.
+    pub(crate) fn id(&self) -> &RequestId {
+        &self.id
+    }
+
     /// The cell that decides whether it was sent.
     pub(crate) fn cell(&self) -> &Arc<DispatchCell> {
         &self.cell
@@ -299,7 +311,9 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         self.pulse.calls.strike(&self.id, &self.token);
-        self.pulse.leave();
+        if !self.standing {
+            self.pulse.leave();
+        }
         if self.settled || self.cell.recall() || self.pulse.is_ended() {
             return;
         }

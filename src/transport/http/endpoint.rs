@@ -35,6 +35,10 @@ pub(crate) struct Endpoint {
     resend_after_401: bool,
 }
 
+/// How many standing requests may wait for the head of their answers without being in the way of
+/// operations.
+const STANDING: usize = 64;
+
 impl Endpoint {
     /// Checks the spec and builds the client that all sessions of the connection share.
     pub(crate) fn new(spec: &HttpSpec) -> Result<Self, SpecError> {
@@ -116,7 +120,7 @@ impl Endpoint {
             discover_limit,
         };
         let mut config = StreamableHttpClientTransportConfig::with_uri(Arc::clone(&self.url))
-            .max_concurrent_requests(limits.max_in_flight)
+            .max_concurrent_requests(limits.max_in_flight.saturating_add(STANDING))
             .custom_headers(self.headers.clone())
             .reinit_on_expired_session(false);
         config.auth_header.clone_from(&self.bearer);
