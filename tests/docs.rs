@@ -10,13 +10,14 @@ use std::process::Command;
 
 use names::{Names, existing, package_file, test_files};
 
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: &[&str] = &[
     "README.md",
     "CHANGELOG.md",
     "docs/agents.md",
     "docs/architecture.md",
     "docs/authorisation.md",
     "docs/cases.md",
+    "docs/observability.md",
     "docs/semantics.md",
 ];
 
