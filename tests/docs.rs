@@ -18,6 +18,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/architecture.md",
     "docs/authorisation.md",
     "docs/cases.md",
+    "docs/configuration.md",
     "docs/conformance.md",
     "docs/observability.md",
     "docs/semantics.md",
