@@ -43,6 +43,20 @@ pub struct Connection {
 }
 
 impl Connection {
+    pub(crate) fn over(line: Arc<Line>, journal: Option<Arc<dyn Journal>>) -> Self {
+        Self { line, journal }
+    }
+
+    /// The same right once more.
+    pub(crate) fn another(&self) -> Self {
+        Self::over(Arc::clone(&self.line), self.journal.clone())
+    }
+
+    /// Whether both are of one connection.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.line, &other.line)
+    }
+
     fn caller(&self) -> Caller<'_> {
         Caller::new(&self.line, self.journal.as_deref())
     }
@@ -296,7 +310,7 @@ impl MayClone for Borrower {}
 impl<R> Handle<R> {
     pub(crate) fn new(line: Arc<Line>, journal: Option<Arc<dyn Journal>>) -> Self {
         Self {
-            connection: Connection { line, journal },
+            connection: Connection::over(line, journal),
             rights: PhantomData,
         }
     }

@@ -123,6 +123,7 @@
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
 //! | [`handle`] | what users hold, and the rights that come with it |
+//! | [`toolbox`] | one namespace of tools over many connections |
 //! | [`supervisor`] | opening, lending, shutting down |
 //! | [`link`] | a supervisor below an actor of the host's own |
 //!
@@ -156,6 +157,7 @@ pub mod spec;
 pub mod subscription;
 pub mod supervisor;
 mod telemetry;
+pub mod toolbox;
 mod transport;
 
 pub use call::{AnswerKind, ToolAnswer};
@@ -172,6 +174,7 @@ pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};
 pub use subscription::{Subscription, Update, Updates};
 pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
+pub use toolbox::Toolbox;
 
 /// The program in the document on authorisation, compiled.
 #[cfg(all(doctest, feature = "oauth"))]
