@@ -17,6 +17,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/architecture.md",
     "docs/authorisation.md",
     "docs/cases.md",
+    "docs/configuration.md",
     "docs/conformance.md",
     "docs/handlers.md",
     "docs/observability.md",
