@@ -10,7 +10,7 @@ use std::process::Command;
 
 use names::{Names, existing, package_file, test_files};
 
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: &[&str] = &[
     "README.md",
     "CHANGELOG.md",
     "docs/agents.md",
@@ -18,6 +18,7 @@ const DOCUMENTS: [&str; 8] = [
     "docs/authorisation.md",
     "docs/cases.md",
     "docs/catalog.md",
+    "docs/observability.md",
     "docs/semantics.md",
 ];
 
