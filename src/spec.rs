@@ -5,8 +5,12 @@
 
 mod factory;
 mod handler;
+mod same;
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow, collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc,
+    time::Duration,
+};
 
 pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
 pub(crate) use handler::{Handler, Panicked};
@@ -204,6 +208,11 @@ pub struct StdioSpec {
     pub(crate) env: BTreeMap<OsString, OsString>,
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) inherit_env: bool,
+    /// How a configuration file writes the command, where it holds variables: that is shown, and
+    /// not what the variables hold.
+    pub(crate) written_command: Option<String>,
+    /// The same for the working directory.
+    pub(crate) written_cwd: Option<String>,
 }
 
 impl StdioSpec {
@@ -215,6 +224,8 @@ impl StdioSpec {
             env: BTreeMap::new(),
             cwd: None,
             inherit_env: false,
+            written_command: None,
+            written_cwd: None,
         }
     }
 
@@ -252,13 +263,30 @@ impl StdioSpec {
         self.cwd = Some(dir.into());
         self
     }
+
+    /// The command in errors and `Debug`.
+    pub(crate) fn shown_command(&self) -> Cow<'_, str> {
+        match &self.written_command {
+            Some(written) => Cow::Borrowed(written),
+            None => self.command.to_string_lossy(),
+        }
+    }
+
+    /// The working directory in errors.
+    #[cfg(feature = "stdio")]
+    pub(crate) fn shown_cwd(&self) -> Option<Cow<'_, str>> {
+        match &self.written_cwd {
+            Some(written) => Some(Cow::Borrowed(written)),
+            None => self.cwd.as_ref().map(|dir| dir.to_string_lossy()),
+        }
+    }
 }
 
 impl fmt::Debug for StdioSpec {
     /// Shows the command alone: arguments and variables hold credentials in the field.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StdioSpec")
-            .field("command", &self.command)
+            .field("command", &self.shown_command())
             .finish_non_exhaustive()
     }
 }
@@ -272,6 +300,9 @@ pub struct HttpSpec {
     pub(crate) tokens: Option<Tokens>,
     pub(crate) resend_after_401: bool,
     pub(crate) http2_prior_knowledge: bool,
+    /// How a configuration file writes the URL, where it holds variables: that is shown, and not
+    /// what the variables hold.
+    pub(crate) written_url: Option<String>,
 }
 
 /// A source of access tokens, which shows nothing of itself.
@@ -294,6 +325,7 @@ impl HttpSpec {
             tokens: None,
             resend_after_401: false,
             http2_prior_knowledge: false,
+            written_url: None,
         }
     }
 
@@ -340,7 +372,8 @@ impl HttpSpec {
 impl fmt::Debug for HttpSpec {
     /// Shows nothing of the URL's query, the headers or the token: they hold credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = self.url.split(['?', '#']).next().unwrap_or_default();
+        let url = self.written_url.as_ref().unwrap_or(&self.url);
+        let url = url.split(['?', '#']).next().unwrap_or_default();
         let url = url.rsplit_once('@').map_or(url, |(_, host)| host);
         f.debug_struct("HttpSpec")
             .field("url", &url)

@@ -18,6 +18,8 @@ const DOCUMENTS: &[&str] = &[
     "docs/authorisation.md",
     "docs/cases.md",
     "docs/catalog.md",
+    "docs/configuration.md",
+    "docs/conformance.md",
     "docs/observability.md",
     "docs/semantics.md",
 ];
