@@ -33,7 +33,7 @@ use crate::{
     error::ReconnectError,
     event::{Dropped, Stopped, Teller, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
-    session::{After, Connector, Session},
+    session::{After, Connector, Session, WantedLevel},
     spec::Settings,
     subscription::{Notices, SubscribeError, Subscription, Updates},
     telemetry::FarEnd,
@@ -55,6 +55,8 @@ pub(crate) struct Line {
     pub(crate) closing: CancellationToken,
     /// Operations whose outcome was unknown when the connection closed under them.
     pub(crate) left_unknown: Mutex<Vec<OperationId>>,
+    /// From which level on the server is to send messages for the log.
+    pub(crate) log_level: Arc<WantedLevel>,
     /// What the server has on offer.
     pub(crate) lists: Lists,
     /// Set once, by whoever first wants to know of changes to the lists.
@@ -162,6 +164,10 @@ impl Line {
             ),
             closing: CancellationToken::new(),
             left_unknown: Mutex::default(),
+            log_level: match &source {
+                LineSource::Owned(_) => Arc::default(),
+                LineSource::Lent(session) => Arc::clone(&session.log_level),
+            },
             lists: Lists::default(),
             attended: AtomicBool::new(false),
             settings: Arc::new(settings),

@@ -160,14 +160,16 @@ mod telemetry;
 pub mod toolbox;
 mod transport;
 
-pub use call::{AnswerKind, ToolAnswer};
+pub use call::{AnswerKind, HandedOver, ToolAnswer};
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
 pub use evidence::Outcome;
 pub use handle::{Catalog, Connection, LentConnection, OwnedConnection, SharedConnection};
 pub use operation::{
-    ConnectionName, CustomCall, Generation, IdempotencyKey, KeyError, OperationId, Ownership, Page,
-    Ping, PromptGet, ResourceRead, SupervisorPath, ToolCall,
+    Completion, ConnectionName, CustomCall, DirectoryRead, Generation, IdempotencyKey, KeyError,
+    LogLevel, Notice, OperationId, Ownership, Page, Ping, Progress, ProgressStream, PromptGet,
+    ResourceRead, SkillGet, SupervisorPath, TaskAwait, TaskCancel, TaskGet, TaskHandle, TaskUpdate,
+    ToolCall,
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};

@@ -101,6 +101,9 @@ pub struct Limits {
     /// How long an operation's limits are put off, at most, while the host's handler answers what
     /// the server asks about it: the person behind it may take her time. Zero puts nothing off.
     pub hold: Duration,
+    /// The most requests that are sent for one operation whose server asks for input before it goes
+    /// on, the first one included.
+    pub max_rounds: usize,
     /// The most pages of a list that are read before the walk over it ends in an error.
     pub max_pages: usize,
     /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
@@ -125,6 +128,7 @@ impl Default for Limits {
             stderr_tail_bytes: 8 * 1024,
             max_resumes: 3,
             hold: Duration::from_secs(600),
+            max_rounds: rmcp::model::DEFAULT_MRTR_MAX_ROUNDS,
             max_pages: 1_000,
             stdin_grace: Duration::from_secs(2),
             term_grace: Duration::from_secs(2),
@@ -383,6 +387,10 @@ pub(crate) struct Settings {
     /// Where fresh credentials come from, where a refused operation may then be sent once more.
     pub(crate) resend_with: Option<Tokens>,
     pub(crate) handler: Handler,
+    /// Whether the handler is one of the host's.
+    pub(crate) handled: bool,
+    /// Whether the host takes tasks for answers.
+    pub(crate) tasks: bool,
 }
 
 impl From<StdioSpec> for ConnectionSpec {
@@ -504,6 +512,15 @@ impl ConnectionSpec {
     #[must_use]
     pub fn handler(mut self, handler: impl ClientHandler) -> Self {
         self.settings.handler = Handler::new(handler);
+        self.settings.handled = true;
+        self
+    }
+
+    /// Offers the tasks extension to the server, which may then answer a tool call with a task
+    /// ([`ToolAnswer::task`](crate::ToolAnswer::task)) that goes on after the answer.
+    #[must_use]
+    pub fn tasks(mut self) -> Self {
+        self.settings.tasks = true;
         self
     }
 
@@ -601,6 +618,9 @@ impl Settings {
         }
         if l.max_answer_bytes == 0 {
             return zero("max_answer_bytes");
+        }
+        if l.max_rounds == 0 {
+            return zero("max_rounds");
         }
         if l.max_pages == 0 {
             return zero("max_pages");

@@ -205,6 +205,12 @@ impl Working {
     }
 
     fn operate(&mut self, ticket: Arc<Ticket>) -> Option<StartPlan> {
+        // What nobody has asked for starts no session, and gives up none.
+        let notification = ticket.is_notification();
+        if notification && (self.current.is_none() || self.health() == Health::Over) {
+            ticket.refuse(NotSentReason::NoSession);
+            return None;
+        }
         if ticket.attempt.only_in.is_some_and(|only| !self.takes(only)) {
             // No session that could be started would be the one.
             ticket.misplace();
@@ -217,7 +223,10 @@ impl Working {
             return plan.or_else(|| self.start_for_waiting());
         }
         let input = Input::Operation {
-            health: self.health(),
+            health: match notification {
+                true => Health::Good,
+                false => self.health(),
+            },
             others: !self.waiting.is_empty(),
             room: self.has_room(),
         };
@@ -511,6 +520,7 @@ impl Working {
             connector: Arc::clone(connector),
             settings: Arc::clone(&line.settings),
             notices: Arc::clone(&line.notices),
+            log_level: Arc::clone(&line.log_level),
             pulse,
             command: commands,
             gone,

@@ -4,7 +4,7 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::ProtocolVersion,
+    model::{ProtocolVersion, TASKS_EXTENSION_ID},
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
@@ -222,6 +222,10 @@ where
     let config = &mut host.offered;
     // The newest revision that has an `initialize`: offered a newer one, some servers echo it.
     config.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
+    if settings.tasks {
+        let extensions = config.capabilities.extensions.get_or_insert_default();
+        extensions.entry(TASKS_EXTENSION_ID.to_owned()).or_default();
+    }
     let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
     let lifecycle = match &settings.era {
         Era::Automatic => ClientLifecycleMode::Auto {
