@@ -63,7 +63,8 @@ pub(crate) struct Line {
     pub(crate) attended: AtomicBool,
     source: LineSource,
     gate: Arc<dyn Gate>,
-    generations: AtomicU64,
+    /// Shared with the line that was there under the same name before, so that no number comes twice.
+    generations: Arc<AtomicU64>,
     status: watch::Sender<ConnectionStatus>,
     newest: Mutex<Option<Arc<Pulse>>>,
     session_over: Notify,
@@ -172,7 +173,7 @@ impl Line {
             attended: AtomicBool::new(false),
             settings: Arc::new(settings),
             gate,
-            generations: AtomicU64::new(0),
+            generations: Arc::default(),
             status: watch::Sender::new(ConnectionStatus {
                 state,
                 generation,
@@ -191,6 +192,16 @@ impl Line {
             mailbox: RwLock::default(),
             stopping: Mutex::default(),
         }
+    }
+
+    /// Makes this line take the place of another one: its first session starts when `gone` is
+    /// cancelled, and the numbers of its sessions go on.
+    pub(crate) fn follow(&mut self, before: &Self, gone: CancellationToken) {
+        self.generations = Arc::clone(&before.generations);
+        self.stopping
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(gone);
     }
 
     pub(crate) fn tell(&self, what: What) {
@@ -290,9 +301,24 @@ impl Line {
         }
     }
 
-    /// Waits until the processes and transports of all sessions are gone. Bounded by their own
-    /// graces.
+    /// Refuses what waits and starts nothing any more. What is in flight goes on, and its sessions
+    /// end with it.
+    pub(crate) fn finish(&self) {
+        self.closing.cancel();
+        if let Some(mailbox) = self.mailbox() {
+            // An actor that is gone has closed everything already.
+            let _ = mailbox.actor.send_message(Message::Finish);
+        }
+    }
+
+    /// Waits, on a line that was told to close, until the processes and transports of all sessions
+    /// are gone. Bounded by their own graces.
     pub(crate) async fn stopped(&self) {
+        // Until the actor has come to that message, it may start one more session.
+        let mut status = self.status.subscribe();
+        let _ = status
+            .wait_for(|status| status.state == ConnectionState::Closed)
+            .await;
         loop {
             let next = {
                 let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);

@@ -508,7 +508,10 @@ impl CallError {
                     "Lend the client to a running supervisor; the client itself is untouched, and \
                      nothing was sent."
                 }
-                R::Closed => "Open the connection on a running supervisor; nothing was sent.",
+                R::Closed => {
+                    "Ask its supervisor for the connection of that name, which may be a new one, or \
+                     open it on a running supervisor; nothing was sent."
+                }
                 R::CallerOwnedClosed => {
                     "The connection's owner must supply a replacement, as a new lent handle."
                 }

@@ -114,6 +114,7 @@
 //! | [`evidence`] | what is known about a request, and the outcome table as a function |
 //! | [`policy`] | contracts, backoff, and the decision whether to repeat |
 //! | [`spec`] | what a connection is to be |
+//! | [`config`] | what a file says connections are to be |
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
@@ -142,6 +143,7 @@
 pub mod auth;
 pub mod call;
 pub mod catalog;
+pub mod config;
 pub mod connection;
 pub mod credentials;
 pub mod error;
@@ -161,6 +163,7 @@ pub mod toolbox;
 mod transport;
 
 pub use call::{AnswerKind, HandedOver, ToolAnswer};
+pub use config::Configuration;
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
 pub use evidence::Outcome;

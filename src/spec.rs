@@ -5,8 +5,12 @@
 
 mod factory;
 mod handler;
+mod same;
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow, collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc,
+    time::Duration,
+};
 
 pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
 pub(crate) use handler::{Handler, Panicked};
@@ -204,6 +208,11 @@ pub struct StdioSpec {
     pub(crate) env: BTreeMap<OsString, OsString>,
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) inherit_env: bool,
+    /// How a configuration file writes the command, where it holds variables: that is shown, and
+    /// not what the variables hold.
+    pub(crate) written_command: Option<String>,
+    /// The same for the working directory.
+    pub(crate) written_cwd: Option<String>,
 }
 
 impl StdioSpec {
@@ -215,6 +224,8 @@ impl StdioSpec {
             env: BTreeMap::new(),
             cwd: None,
             inherit_env: false,
+            written_command: None,
+            written_cwd: None,
         }
     }
 
@@ -252,13 +263,30 @@ impl StdioSpec {
         self.cwd = Some(dir.into());
         self
     }
+
+    /// The command in errors and `Debug`.
+    pub(crate) fn shown_command(&self) -> Cow<'_, str> {
+        match &self.written_command {
+            Some(written) => Cow::Borrowed(written),
+            None => self.command.to_string_lossy(),
+        }
+    }
+
+    /// The working directory in errors.
+    #[cfg(feature = "stdio")]
+    pub(crate) fn shown_cwd(&self) -> Option<Cow<'_, str>> {
+        match &self.written_cwd {
+            Some(written) => Some(Cow::Borrowed(written)),
+            None => self.cwd.as_ref().map(|dir| dir.to_string_lossy()),
+        }
+    }
 }
 
 impl fmt::Debug for StdioSpec {
     /// Shows the command alone: arguments and variables hold credentials in the field.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StdioSpec")
-            .field("command", &self.command)
+            .field("command", &self.shown_command())
             .finish_non_exhaustive()
     }
 }
@@ -272,6 +300,9 @@ pub struct HttpSpec {
     pub(crate) tokens: Option<Tokens>,
     pub(crate) resend_after_401: bool,
     pub(crate) http2_prior_knowledge: bool,
+    /// How a configuration file writes the URL, where it holds variables: that is shown, and not
+    /// what the variables hold.
+    pub(crate) written_url: Option<String>,
 }
 
 /// A source of access tokens, which shows nothing of itself.
@@ -294,6 +325,7 @@ impl HttpSpec {
             tokens: None,
             resend_after_401: false,
             http2_prior_knowledge: false,
+            written_url: None,
         }
     }
 
@@ -340,7 +372,8 @@ impl HttpSpec {
 impl fmt::Debug for HttpSpec {
     /// Shows nothing of the URL's query, the headers or the token: they hold credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = self.url.split(['?', '#']).next().unwrap_or_default();
+        let url = self.written_url.as_ref().unwrap_or(&self.url);
+        let url = url.split(['?', '#']).next().unwrap_or_default();
         let url = url.rsplit_once('@').map_or(url, |(_, host)| host);
         f.debug_struct("HttpSpec")
             .field("url", &url)
@@ -508,7 +541,41 @@ impl ConnectionSpec {
     /// Its methods run in tasks of their own, beside the calls. It may call through the same
     /// connection. A panic in it is answered as an internal error. When its session ends, or the
     /// server cancels the request, the context's token is cancelled; what it answers after that
-    /// goes nowhere, and two seconds later its future is dropped.
+    /// goes nowhere, and two seconds later its future is dropped. While it has a request, the clock of
+    /// the call stands, up to [`Limits::hold`].
+    ///
+    /// ```
+    /// use mcp_supervisor::{ConnectionSpec, StdioSpec};
+    /// use rmcp::{
+    ///     ClientHandler, RoleClient,
+    ///     model::{
+    ///         ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
+    ///         ElicitationAction, ErrorData, Implementation,
+    ///     },
+    ///     service::RequestContext,
+    /// };
+    ///
+    /// struct Host;
+    ///
+    /// impl ClientHandler for Host {
+    ///     async fn create_elicitation(
+    ///         &self,
+    ///         _asked: ElicitRequestParams,
+    ///         _context: RequestContext<RoleClient>,
+    ///     ) -> Result<ElicitResult, ErrorData> {
+    ///         // Ask a person here; there is time.
+    ///         Ok(ElicitResult::new(ElicitationAction::Decline))
+    ///     }
+    ///
+    ///     fn get_info(&self) -> ClientConfig {
+    ///         let capabilities = ClientCapabilities::builder().enable_elicitation().build();
+    ///         ClientConfig::new(capabilities, Implementation::new("my-host", "1.0"))
+    ///     }
+    /// }
+    ///
+    /// let spec = ConnectionSpec::from(StdioSpec::new("billing-server")).handler(Host);
+    /// # let _ = spec;
+    /// ```
     #[must_use]
     pub fn handler(mut self, handler: impl ClientHandler) -> Self {
         self.settings.handler = Handler::new(handler);

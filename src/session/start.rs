@@ -153,9 +153,11 @@ pub(super) async fn start(
                 &settings.limits,
                 discover_limit(settings),
             );
-            negotiate(transport, host, settings, pulse, running)
+            let session = negotiate(transport, host, settings, pulse, running)
                 .await
-                .map_err(|error| explain_http(error, &handshake))
+                .map_err(|error| explain_http(error, &handshake))?;
+            handshake.standing_stream().await;
+            Ok(session)
         }
         Connector::Custom(open, order) => {
             let open = Arc::clone(open);
