@@ -775,6 +775,31 @@ mod tests {
     }
 
     #[test]
+    fn only_what_changes_nothing_by_definition_is_a_read() {
+        use OperationKind as K;
+        for kind in [
+            K::ListTools,
+            K::GetPrompt,
+            K::Complete,
+            K::GetSkill,
+            K::GetTask,
+            K::Ping,
+        ] {
+            assert!(kind.is_read(), "{kind:?}");
+        }
+        for kind in [
+            K::ToolCall,
+            K::Custom,
+            K::SetLogLevel,
+            K::UpdateTask,
+            K::CancelTask,
+            K::Notification,
+        ] {
+            assert!(!kind.is_read(), "{kind:?}");
+        }
+    }
+
+    #[test]
     fn operation_ids_sort_by_the_time_they_were_made() {
         let ids: Vec<_> = (0..100).map(|_| OperationId::mint()).collect();
         assert!(ids.is_sorted());

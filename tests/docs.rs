@@ -14,6 +14,7 @@ const DOCUMENTS: &[&str] = &[
     "README.md",
     "CHANGELOG.md",
     "docs/agents.md",
+    "docs/protocol.md",
     "docs/architecture.md",
     "docs/authorisation.md",
     "docs/cases.md",
