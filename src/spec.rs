@@ -544,7 +544,41 @@ impl ConnectionSpec {
     /// Its methods run in tasks of their own, beside the calls. It may call through the same
     /// connection. A panic in it is answered as an internal error. When its session ends, or the
     /// server cancels the request, the context's token is cancelled; what it answers after that
-    /// goes nowhere, and two seconds later its future is dropped.
+    /// goes nowhere, and two seconds later its future is dropped. While it has a request, the clock of
+    /// the call stands, up to [`Limits::hold`].
+    ///
+    /// ```
+    /// use mcp_supervisor::{ConnectionSpec, StdioSpec};
+    /// use rmcp::{
+    ///     ClientHandler, RoleClient,
+    ///     model::{
+    ///         ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
+    ///         ElicitationAction, ErrorData, Implementation,
+    ///     },
+    ///     service::RequestContext,
+    /// };
+    ///
+    /// struct Host;
+    ///
+    /// impl ClientHandler for Host {
+    ///     async fn create_elicitation(
+    ///         &self,
+    ///         _asked: ElicitRequestParams,
+    ///         _context: RequestContext<RoleClient>,
+    ///     ) -> Result<ElicitResult, ErrorData> {
+    ///         // Ask a person here; there is time.
+    ///         Ok(ElicitResult::new(ElicitationAction::Decline))
+    ///     }
+    ///
+    ///     fn get_info(&self) -> ClientConfig {
+    ///         let capabilities = ClientCapabilities::builder().enable_elicitation().build();
+    ///         ClientConfig::new(capabilities, Implementation::new("my-host", "1.0"))
+    ///     }
+    /// }
+    ///
+    /// let spec = ConnectionSpec::from(StdioSpec::new("billing-server")).handler(Host);
+    /// # let _ = spec;
+    /// ```
     #[must_use]
     pub fn handler(mut self, handler: impl ClientHandler) -> Self {
         self.settings.handler = Handler::new(handler);
