@@ -101,6 +101,8 @@ pub enum What {
     AttemptStarted {
         /// The operation.
         operation: OperationId,
+        /// What it asks.
+        kind: OperationKind,
         /// This attempt of it.
         attempt: AttemptId,
         /// The session.

@@ -257,6 +257,7 @@ impl Operation<'_> {
         self.attempts += 1;
         let this = Attempt {
             operation: self.id,
+            kind: self.kind,
             id: attempt_id,
             number: self.attempts,
             only_in,
