@@ -587,12 +587,21 @@ impl fmt::Debug for ToolCall {
 }
 
 /// A page of a list: the first one, or the one behind a cursor.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Page {
     pub(crate) cursor: Option<String>,
     pub(crate) budget: Budget,
 }
 budget_setters!(Page);
+
+impl fmt::Debug for Page {
+    /// Shows nothing of the cursor, which is the server's own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Page")
+            .field("is_first", &self.cursor.is_none())
+            .finish_non_exhaustive()
+    }
+}
 
 impl Page {
     /// The first page.
