@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    credentials::Challenge,
     evidence::ServerError,
     operation::{ConnectionName, Generation, ListKind},
 };
@@ -223,6 +224,15 @@ pub enum Refusal {
     NotDeclared,
     /// It answered with an error.
     Error(ServerError),
+    /// Its endpoint refused it with an HTTP status, as one does that wants other credentials.
+    Http {
+        /// The status.
+        status: u16,
+        /// What a 401 or 403 asks for, where it says so.
+        challenge: Option<Challenge>,
+        /// The server's error that came with it, if one did.
+        error: Option<ServerError>,
+    },
     /// It acknowledged the request, without this part.
     NotAccepted,
     /// It did not answer within the connection's total limit, or not as the protocol says.
