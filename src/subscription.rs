@@ -38,7 +38,8 @@ impl Subscription {
         Self::default()
     }
 
-    /// Also changes of this list. What a server says of its resources holds for their templates too.
+    /// Also changes of this list. What a server says of its resources holds for their templates too;
+    /// of its skills no server says anything.
     #[must_use]
     pub fn list(mut self, list: ListKind) -> Self {
         self.lists.insert(told_with(list));
@@ -330,7 +331,7 @@ pub(crate) enum Told<'a> {
 
 /// What one connection's server told, over all its sessions, and who wants to know.
 pub(crate) struct Notices {
-    changed: [watch::Sender<Changed>; 3],
+    changed: [watch::Sender<Changed>; ListKind::COUNT],
     subscribers: Mutex<Vec<Arc<Subscriber>>>,
     /// Counts the changes of `subscribers`.
     version: watch::Sender<u64>,
@@ -366,11 +367,11 @@ impl Notices {
 
     /// The changes of a list, from now on. What is seen is the newest; bursts are one.
     pub(crate) fn changes(&self, list: ListKind) -> watch::Receiver<Changed> {
-        self.changed[list as usize].subscribe()
+        self.changed[told_with(list) as usize].subscribe()
     }
 
     pub(crate) fn list_changed(&self, generation: Generation, list: ListKind) {
-        self.changed[list as usize].send_modify(|changed| {
+        self.changed[told_with(list) as usize].send_modify(|changed| {
             changed.generation = Some(generation);
             changed.times += 1;
         });

@@ -206,6 +206,7 @@ impl One {
             ListKind::Resources | ListKind::ResourceTemplates => {
                 capabilities.resources.and_then(|c| c.list_changed)
             }
+            ListKind::Skills => None,
         };
         declared == Some(true)
     }
