@@ -10,7 +10,10 @@ mod queue;
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rmcp::model::{RequestId, SubscriptionFilter};
@@ -332,6 +335,8 @@ pub(crate) enum Told<'a> {
 /// What one connection's server told, over all its sessions, and who wants to know.
 pub(crate) struct Notices {
     changed: [watch::Sender<Changed>; ListKind::COUNT],
+    /// The newest session on which a page of a list came; 0 for none.
+    came: [AtomicU64; ListKind::COUNT],
     subscribers: Mutex<Vec<Arc<Subscriber>>>,
     /// Counts the changes of `subscribers`.
     version: watch::Sender<u64>,
@@ -359,6 +364,7 @@ impl Notices {
     pub(crate) fn new() -> Self {
         Self {
             changed: std::array::from_fn(|_| watch::Sender::new(Changed::default())),
+            came: Default::default(),
             subscribers: Mutex::default(),
             version: watch::Sender::new(0),
             routes: Mutex::default(),
@@ -377,8 +383,14 @@ impl Notices {
         });
     }
 
+    /// A page of a list came from the server.
+    pub(crate) fn list_came(&self, generation: Generation, list: ListKind) {
+        self.came[told_with(list) as usize].fetch_max(generation.number(), Ordering::Relaxed);
+    }
+
     /// From now on, and on each session to come, has the server tell of changes of these lists where
-    /// it says that it can and must be asked to. What it could not tell meanwhile counts as a change.
+    /// it says that it can and must be asked to. A list that came on a session before the server told of changes there counts as
+    /// changed when it begins to.
     pub(crate) fn keep_fresh(&self, lists: &[ListKind]) {
         let lists = lists.iter().copied();
         self.add(lists.fold(Subscription::new(), Subscription::list), true);
@@ -486,11 +498,14 @@ impl Notices {
             return;
         }
         let lists: Vec<_> = accepted.lists().collect();
-        let renewed = subscriber.queue.subscribed(generation, accepted);
-        if renewed && subscriber.for_lists {
-            // What changed meanwhile was not told.
+        subscriber.queue.subscribed(generation, accepted);
+        if subscriber.for_lists {
             for list in lists {
-                self.list_changed(generation, list);
+                // What changed between the list and this was not told.
+                let came = self.came[list as usize].load(Ordering::Relaxed);
+                if came == generation.number() {
+                    self.list_changed(generation, list);
+                }
             }
         }
     }

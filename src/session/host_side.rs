@@ -8,7 +8,7 @@ use rmcp::{
     model::{
         ClientConfig, ClientResult, ErrorCode, ErrorData, GetExtensions as _, GetMeta as _,
         InputRequest, JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification,
-        ServerRequest,
+        ServerRequest, ServerResult,
     },
     service::{InboundStreamOrigin, NotificationContext, RequestContext},
 };
@@ -155,8 +155,14 @@ pub(super) struct Ear {
 impl Ear {
     pub(super) fn hear(&mut self, message: &ServerJsonRpcMessage) {
         self.pulse.calls.hear(message);
-        if let JsonRpcMessage::Notification(notification) = message {
-            self.note(&notification.notification);
+        match message {
+            JsonRpcMessage::Notification(notification) => self.note(&notification.notification),
+            JsonRpcMessage::Response(response) => {
+                if let Some(list) = listed(&response.result) {
+                    self.notices.list_came(self.pulse.generation, list);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -191,6 +197,18 @@ impl Ear {
             Told::List(list) => What::ListChanged { generation, list },
             Told::Resource(_) => What::ResourceUpdated { generation },
         });
+    }
+}
+
+/// The list that a result is a page of.
+fn listed(result: &ServerResult) -> Option<ListKind> {
+    match result {
+        ServerResult::ListToolsResult(_) => Some(ListKind::Tools),
+        ServerResult::ListPromptsResult(_) => Some(ListKind::Prompts),
+        ServerResult::ListResourcesResult(_) => Some(ListKind::Resources),
+        ServerResult::ListResourceTemplatesResult(_) => Some(ListKind::ResourceTemplates),
+        ServerResult::ListSkillsResult(_) => Some(ListKind::Skills),
+        _ => None,
     }
 }
 
