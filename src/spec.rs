@@ -299,6 +299,8 @@ pub struct HttpSpec {
     pub(crate) bearer: Option<String>,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) resend_after_401: bool,
+    /// What a file says about the source of its tokens, to be compared.
+    pub(crate) said_credentials: Option<String>,
     pub(crate) http2_prior_knowledge: bool,
     /// How a configuration file writes the URL, where it holds variables: that is shown, and not
     /// what the variables hold.
@@ -324,6 +326,7 @@ impl HttpSpec {
             bearer: None,
             tokens: None,
             resend_after_401: false,
+            said_credentials: None,
             http2_prior_knowledge: false,
             written_url: None,
         }

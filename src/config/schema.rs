@@ -29,6 +29,10 @@ fn each_object_has_the_same_fields_in_the_schema_and_in_the_parser() {
         ("/definitions/server".into(), server::known()),
         ("/definitions/allServers".into(), settings::COMMON.to_vec()),
         ("/definitions/oneServer".into(), one),
+        (
+            "/definitions/oneServer/properties/oauth/anyOf/1".into(),
+            super::oauth::OAUTH.to_vec(),
+        ),
         ("/definitions/limits".into(), settings::LIMITS.to_vec()),
         ("/definitions/recovery".into(), settings::RECOVERY.to_vec()),
         ("/definitions/repeats".into(), settings::REPEATS.to_vec()),

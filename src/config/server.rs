@@ -5,7 +5,7 @@ use super::{
     expand::Variables,
     fields::{Field, Object, nearest},
     problem::{ConfigProblem, Fault, Oddity, Position},
-    settings::{Inherited, NAMESPACE, Own},
+    settings::{Inherited, NAMESPACE, ONE_SERVER, Own},
 };
 use crate::spec::{ConnectionSpec, HttpSpec, SpecError, StdioSpec};
 
@@ -57,6 +57,9 @@ pub(super) struct Read {
     pub(super) spec: Option<ConnectionSpec>,
     /// The field that holds the address.
     pub(super) address: &'static str,
+    /// Where its tokens come from.
+    #[cfg(feature = "oauth")]
+    pub(super) oauth: Option<crate::auth::OAuth>,
     pub(super) oddities: Vec<(String, Position, Oddity)>,
 }
 
@@ -71,6 +74,8 @@ pub(super) fn read(
     let mut read = Read {
         spec: None,
         address: "url",
+        #[cfg(feature = "oauth")]
+        oauth: None,
         oddities: unread(&object),
     };
     // What is switched off may be half finished.
@@ -110,7 +115,9 @@ pub(super) fn read(
             return Err(field.unwrap_or(root).fault(problem));
         }
     };
+    let resend_with = spec.settings.resend_with.take();
     spec.settings = own.settings;
+    spec.settings.resend_with = resend_with;
     spec.check()
         .map_err(|error| spec_fault(root, &object, read.address, error))?;
     read.spec = Some(spec);
@@ -215,7 +222,7 @@ fn stdio(
     variables: &Variables,
     read: &mut Read,
 ) -> Result<StdioSpec, Fault> {
-    not_for(object, &["bearerToken", "http2PriorKnowledge"], "HTTP")?;
+    not_for(object, &ONE_SERVER, "HTTP")?;
     let command = object
         .find("command")
         .ok_or_else(|| missing(root, "command"))?;
@@ -286,6 +293,19 @@ fn http(
     if let Some(token) = &own.bearer {
         spec = spec.bearer(token);
     }
+    if let Some(said) = &own.oauth {
+        let source = said.source(&spec.url);
+        let source = source.map_err(|error| spec_fault(root, object, name, error))?;
+        #[cfg(feature = "oauth")]
+        {
+            read.oauth = Some(source.clone());
+            spec = spec.credentials(source);
+        }
+        #[cfg(not(feature = "oauth"))]
+        match source {}
+        spec.said_credentials = Some(said.written());
+    }
+    spec = spec.resend_after_401(own.resend_after_401);
     if own.http2_prior_knowledge {
         spec = spec.http2_prior_knowledge();
     }
@@ -304,6 +324,13 @@ pub(super) fn field_of(error: &SpecError, address: &str) -> Option<String> {
             what: "bearer token",
             ..
         } => format!("/{NAMESPACE}/bearerToken"),
+        SpecError::Http {
+            what: "resend_after_401",
+            ..
+        } => format!("/{NAMESPACE}/resendAfter401"),
+        SpecError::Http { what: "oauth", .. } | SpecError::NotCompiled { feature: "oauth" } => {
+            format!("/{NAMESPACE}/oauth")
+        }
         SpecError::Http { .. } | SpecError::NotCompiled { .. } => return None,
         settings => format!("/{NAMESPACE}{}", setting_of(settings)),
     })

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     fields::{Field, Object},
+    oauth,
     problem::{ConfigProblem, Fault},
 };
 use crate::{
@@ -32,7 +33,12 @@ pub(super) const COMMON: [&str; 12] = [
 ];
 
 /// Settings of single servers: a credential is nobody's default.
-pub(super) const ONE_SERVER: [&str; 2] = ["bearerToken", "http2PriorKnowledge"];
+pub(super) const ONE_SERVER: [&str; 4] = [
+    "bearerToken",
+    "oauth",
+    "resendAfter401",
+    "http2PriorKnowledge",
+];
 
 pub(super) const LIMITS: [&str; 16] = [
     "total",
@@ -79,6 +85,8 @@ pub(super) struct Own {
     pub(super) settings: Settings,
     pub(super) inherited: Inherited,
     pub(super) bearer: Option<String>,
+    pub(super) oauth: Option<oauth::Said>,
+    pub(super) resend_after_401: bool,
     pub(super) http2_prior_knowledge: bool,
 }
 
@@ -156,6 +164,8 @@ impl Own {
         object.set("bearerToken", &mut self.bearer, |field| {
             field.text().map(Some)
         })?;
+        object.set("oauth", &mut self.oauth, oauth::said)?;
+        object.set("resendAfter401", &mut self.resend_after_401, Field::flag)?;
         object.set(
             "http2PriorKnowledge",
             &mut self.http2_prior_knowledge,

@@ -45,6 +45,7 @@ impl HttpSpec {
             bearer,
             tokens: _,
             resend_after_401,
+            said_credentials,
             http2_prior_knowledge,
             written_url: _,
         } = self;
@@ -52,6 +53,7 @@ impl HttpSpec {
             && *headers == other.headers
             && *bearer == other.bearer
             && *resend_after_401 == other.resend_after_401
+            && *said_credentials == other.said_credentials
             && *http2_prior_knowledge == other.http2_prior_knowledge
     }
 }
