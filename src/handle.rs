@@ -200,6 +200,25 @@ impl Connection {
     ///
     /// Dropping the updates unsubscribes.
     ///
+    /// ```no_run
+    /// use mcp_supervisor::{Connection, Subscription, Update, operation::ListKind};
+    ///
+    /// async fn watch(files: &Connection) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let wanted = Subscription::new().resource("file:///etc/motd").list(ListKind::Tools);
+    ///     let mut updates = files.subscribe(wanted)?;
+    ///     while let Some(update) = updates.next().await {
+    ///         match update {
+    ///             Update::Resource(uri) => println!("read {uri} again"),
+    ///             Update::Subscribed { renewed: true, .. } | Update::Missed(_) => {
+    ///                 println!("read everything again");
+    ///             }
+    ///             other => println!("{other:?}"),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`SubscribeError`]: it asks for nothing, or the connection is caller-owned or closed. What

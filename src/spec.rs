@@ -302,6 +302,8 @@ pub struct HttpSpec {
     /// What a file says about the source of its tokens, to be compared.
     pub(crate) said_credentials: Option<String>,
     pub(crate) http2_prior_knowledge: bool,
+    /// Whether a configuration file says that the host supplies the tokens.
+    pub(crate) tokens_of_host: bool,
     /// How a configuration file writes the URL, where it holds variables: that is shown, and not
     /// what the variables hold.
     pub(crate) written_url: Option<String>,
@@ -328,6 +330,7 @@ impl HttpSpec {
             resend_after_401: false,
             said_credentials: None,
             http2_prior_knowledge: false,
+            tokens_of_host: false,
             written_url: None,
         }
     }
@@ -544,7 +547,41 @@ impl ConnectionSpec {
     /// Its methods run in tasks of their own, beside the calls. It may call through the same
     /// connection. A panic in it is answered as an internal error. When its session ends, or the
     /// server cancels the request, the context's token is cancelled; what it answers after that
-    /// goes nowhere, and two seconds later its future is dropped.
+    /// goes nowhere, and two seconds later its future is dropped. While it has a request, the clock of
+    /// the call stands, up to [`Limits::hold`].
+    ///
+    /// ```
+    /// use mcp_supervisor::{ConnectionSpec, StdioSpec};
+    /// use rmcp::{
+    ///     ClientHandler, RoleClient,
+    ///     model::{
+    ///         ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
+    ///         ElicitationAction, ErrorData, Implementation,
+    ///     },
+    ///     service::RequestContext,
+    /// };
+    ///
+    /// struct Host;
+    ///
+    /// impl ClientHandler for Host {
+    ///     async fn create_elicitation(
+    ///         &self,
+    ///         _asked: ElicitRequestParams,
+    ///         _context: RequestContext<RoleClient>,
+    ///     ) -> Result<ElicitResult, ErrorData> {
+    ///         // Ask a person here; there is time.
+    ///         Ok(ElicitResult::new(ElicitationAction::Decline))
+    ///     }
+    ///
+    ///     fn get_info(&self) -> ClientConfig {
+    ///         let capabilities = ClientCapabilities::builder().enable_elicitation().build();
+    ///         ClientConfig::new(capabilities, Implementation::new("my-host", "1.0"))
+    ///     }
+    /// }
+    ///
+    /// let spec = ConnectionSpec::from(StdioSpec::new("billing-server")).handler(Host);
+    /// # let _ = spec;
+    /// ```
     #[must_use]
     pub fn handler(mut self, handler: impl ClientHandler) -> Self {
         self.settings.handler = Handler::new(handler);
@@ -558,6 +595,31 @@ impl ConnectionSpec {
     pub fn tasks(mut self) -> Self {
         self.settings.tasks = true;
         self
+    }
+
+    /// Gets the token of each request from this source, as [`HttpSpec::credentials`]: for a
+    /// connection over HTTP that a configuration file describes. Any other has no use for it.
+    #[must_use]
+    pub fn credentials(mut self, source: impl TokenSource + 'static) -> Self {
+        if let TransportSpec::Http(spec) = self.transport {
+            let spec = spec.credentials(source);
+            self.settings.resend_with = spec.tokens.clone().filter(|_| spec.resend_after_401);
+            self.transport = TransportSpec::Http(spec);
+        }
+        self
+    }
+
+    /// Whether all that only the host can supply is there.
+    pub(crate) fn is_complete(&self) -> Result<(), SpecError> {
+        match &self.transport {
+            TransportSpec::Http(spec) if spec.tokens_of_host && spec.tokens.is_none() => {
+                Err(SpecError::Http {
+                    what: "credentials",
+                    why: "they are the host's to supply, and it has supplied none".into(),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Probes a silent server.
@@ -606,7 +668,7 @@ impl HttpSpec {
             let why = why.to_owned();
             Err(SpecError::Http { what, why })
         };
-        if self.tokens.is_none() && self.resend_after_401 {
+        if self.tokens.is_none() && self.resend_after_401 && !self.tokens_of_host {
             return objection("resend_after_401", "there are no credentials to renew");
         }
         if self.tokens.is_some() && self.bearer.is_some() {

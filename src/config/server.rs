@@ -294,17 +294,28 @@ fn http(
         spec = spec.bearer(token);
     }
     if let Some(said) = &own.oauth {
+        if own.tokens_of_host {
+            let (what, why) = ("credentials", "`oauth` supplies what is to be the host's");
+            let why = why.to_owned();
+            return Err(spec_fault(
+                root,
+                object,
+                name,
+                SpecError::Http { what, why },
+            ));
+        }
         let source = said.source(&spec.url);
         let source = source.map_err(|error| spec_fault(root, object, name, error))?;
         #[cfg(feature = "oauth")]
         {
             read.oauth = Some(source.clone());
             spec = spec.credentials(source);
+            spec.said_credentials = Some(said.written());
         }
         #[cfg(not(feature = "oauth"))]
         match source {}
-        spec.said_credentials = Some(said.written());
     }
+    spec.tokens_of_host = own.tokens_of_host;
     spec = spec.resend_after_401(own.resend_after_401);
     if own.http2_prior_knowledge {
         spec = spec.http2_prior_knowledge();
@@ -325,9 +336,9 @@ pub(super) fn field_of(error: &SpecError, address: &str) -> Option<String> {
             ..
         } => format!("/{NAMESPACE}/bearerToken"),
         SpecError::Http {
-            what: "resend_after_401",
+            what: "credentials" | "resend_after_401",
             ..
-        } => format!("/{NAMESPACE}/resendAfter401"),
+        } => format!("/{NAMESPACE}/credentials"),
         SpecError::Http { what: "oauth", .. } | SpecError::NotCompiled { feature: "oauth" } => {
             format!("/{NAMESPACE}/oauth")
         }

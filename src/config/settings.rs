@@ -33,12 +33,8 @@ pub(super) const COMMON: [&str; 12] = [
 ];
 
 /// Settings of single servers: a credential is nobody's default.
-pub(super) const ONE_SERVER: [&str; 4] = [
-    "bearerToken",
-    "oauth",
-    "resendAfter401",
-    "http2PriorKnowledge",
-];
+pub(super) const ONE_SERVER: [&str; 4] =
+    ["bearerToken", "credentials", "oauth", "http2PriorKnowledge"];
 
 pub(super) const LIMITS: [&str; 16] = [
     "total",
@@ -63,6 +59,7 @@ pub(super) const BACKOFF: [&str; 2] = ["base", "cap"];
 pub(super) const REPEATS: [&str; 2] = ["maxAttempts", "backoff"];
 pub(super) const KEEP_ALIVE: [&str; 2] = ["every", "timeout"];
 pub(super) const SESSION_ENDED: [&str; 3] = ["builtIn", "phrases", "codes"];
+pub(super) const CREDENTIALS: [&str; 2] = ["owner", "resendAfter401"];
 pub(super) const CONTRACT: [&str; 2] = ["keyed", "status"];
 pub(super) const KEYED: [&str; 1] = ["argument"];
 pub(super) const STATUS: [&str; 3] = ["tool", "argument", "absenceFinalAfter"];
@@ -86,8 +83,10 @@ pub(super) struct Own {
     pub(super) inherited: Inherited,
     pub(super) bearer: Option<String>,
     pub(super) oauth: Option<oauth::Said>,
-    pub(super) resend_after_401: bool,
     pub(super) http2_prior_knowledge: bool,
+    /// The host supplies the tokens.
+    pub(super) tokens_of_host: bool,
+    pub(super) resend_after_401: bool,
 }
 
 impl Own {
@@ -165,7 +164,14 @@ impl Own {
             field.text().map(Some)
         })?;
         object.set("oauth", &mut self.oauth, oauth::said)?;
-        object.set("resendAfter401", &mut self.resend_after_401, Field::flag)?;
+        if let Some(field) = object.find("credentials") {
+            let object = field.object()?;
+            object.only(&CREDENTIALS)?;
+            object.set("owner", &mut self.tokens_of_host, |field| {
+                field.one_of(&[("file", false), ("host", true)])
+            })?;
+            object.set("resendAfter401", &mut self.resend_after_401, Field::flag)?;
+        }
         object.set(
             "http2PriorKnowledge",
             &mut self.http2_prior_knowledge,

@@ -18,7 +18,7 @@ async fn a_file_describes_where_its_servers_tokens_come_from() {
         let described = |scope: &str| {
             read(&json!({ "url": authority.url(), "mcp-supervisor": {
                 "era": "2025-11-25",
-                "resendAfter401": true,
+                "credentials": { "resendAfter401": true },
                 "oauth": {
                     "credentialsFile": dir.path().join("billing.json"),
                     "redirectUri": "http://127.0.0.1:1/callback",
@@ -74,8 +74,11 @@ fn what_is_wrong_with_a_files_credentials_is_named_with_its_field() {
     );
     let half = error(json!({ "oauth": { "clientCredentials": true } }));
     assert!(half.contains("/mcp-supervisor/oauth"), "{half}");
-    let idle = error(json!({ "resendAfter401": true }));
-    assert!(idle.contains("/mcp-supervisor/resendAfter401"), "{idle}");
+    let idle = error(json!({ "credentials": { "resendAfter401": true } }));
+    assert!(idle.contains("/mcp-supervisor/credentials"), "{idle}");
+    let two = json!({ "credentials": { "owner": "host" }, "oauth": { "credentialsFile": "c" } });
+    let two = error(two);
+    assert!(two.contains("/mcp-supervisor/credentials"), "{two}");
     let secret = "a-secret-in-a-file";
     let both = error(json!({ "bearerToken": secret, "oauth": { "credentialsFile": "c" } }));
     assert!(
