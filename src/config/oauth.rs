@@ -66,6 +66,7 @@ pub(super) fn said(field: &Field<'_>) -> Result<Option<Said>, Fault> {
 
 impl Said {
     /// What can be compared with another one.
+    #[cfg(feature = "oauth")]
     pub(super) fn written(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
