@@ -3,12 +3,17 @@
 //! Everything here is plain data. An operation can be built, cloned, handed to another task or
 //! agent and inspected without a connection existing at all.
 
+mod pages;
+
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+
+pub use pages::EndlessList;
+pub(crate) use pages::{Turn, Walk};
 
 /// The longest tool, prompt or method name that is sent, in bytes.
 ///

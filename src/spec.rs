@@ -94,6 +94,8 @@ pub struct Limits {
     pub stderr_tail_bytes: usize,
     /// How often the stream of one answer is resumed, where the revision can.
     pub max_resumes: u32,
+    /// The most pages of a list that are read before the walk over it ends in an error.
+    pub max_pages: usize,
     /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
     pub stdin_grace: Duration,
     /// How long its process group is given after SIGTERM, before it gets SIGKILL.
@@ -115,6 +117,7 @@ impl Default for Limits {
             max_answer_bytes: 16 * 1024 * 1024,
             stderr_tail_bytes: 8 * 1024,
             max_resumes: 3,
+            max_pages: 1_000,
             stdin_grace: Duration::from_secs(2),
             term_grace: Duration::from_secs(2),
             reconnect_grace: Duration::from_secs(2),
@@ -493,6 +496,9 @@ impl Settings {
         }
         if l.max_answer_bytes == 0 {
             return zero("max_answer_bytes");
+        }
+        if l.max_pages == 0 {
+            return zero("max_pages");
         }
         if self.repeats.max_attempts == 0 {
             return zero("repeats.max_attempts");

@@ -16,7 +16,9 @@ use crate::{
     event::What,
     evidence::{Outcome, retry_after_seconds},
     journal::{Intent, Journal, Settled},
-    operation::{AttemptId, Budget, Generation, IdempotencyKey, OperationId, OperationKind, Page},
+    operation::{
+        AttemptId, Budget, Generation, IdempotencyKey, OperationId, OperationKind, Page, Turn, Walk,
+    },
     policy::{Decision, Situation, ToolContract, decide},
     spec::Overload,
 };
@@ -320,12 +322,11 @@ async fn admit<'a>(line: &'a Line, times: &Times) -> Result<SemaphorePermit<'a>,
 
 /// Reads all pages of the tool list, for a contract that has to know a tool's schema.
 pub(super) async fn schemas(caller: &Caller<'_>, times: &Times) -> Option<Arc<ToolSchemas>> {
-    /// More pages than any server needs, and few enough to end.
-    const PAGES: usize = 64;
+    let mut walk = Walk::new(caller.line.settings.limits.max_pages);
     let mut tools = Vec::new();
     let mut cursor = None;
     let mut generation = None;
-    for _ in 0..PAGES {
+    loop {
         let budget = Budget {
             total: Some(times.total.saturating_duration_since(Instant::now())),
             cancel: times.cancel.clone(),
@@ -341,14 +342,13 @@ pub(super) async fn schemas(caller: &Caller<'_>, times: &Times) -> Option<Arc<To
             return None;
         }
         tools.extend(answered.0.tools);
-        match answered.0.next_cursor {
-            Some(next) => cursor = Some(next),
-            None => {
+        match walk.turn(answered.0.next_cursor).ok()? {
+            Turn::Next(next) => cursor = Some(next),
+            Turn::Complete => {
                 let schemas = Arc::new(ToolSchemas::new(answered.1, tools));
                 caller.line.keep_schemas(&schemas);
                 return Some(schemas);
             }
         }
     }
-    None
 }
