@@ -1,6 +1,9 @@
 //! A small server on rmcp: `rmcp_server stdio` or `rmcp_server http PORT`. What the other small
 //! servers offer, on the SDK that this crate's client half is made of; it alone lists in pages.
-#![allow(deprecated, reason = "sampling and resources/subscribe are still spoken")]
+#![allow(
+    deprecated,
+    reason = "sampling and resources/subscribe are still spoken"
+)]
 
 use std::{
     fs::OpenOptions,
@@ -184,7 +187,8 @@ impl ServerHandler for Small {
                 text(answer["content"]["colour"].as_str().unwrap_or_default())
             }
             "sample" => {
-                let message = json!({"role": "user", "content": {"type": "text", "text": "Say something."}});
+                let message =
+                    json!({"role": "user", "content": {"type": "text", "text": "Say something."}});
                 let params = json!({"messages": [message], "maxTokens": 10});
                 let said = match answers {
                     Some(answers) => answers["said"].clone(),
@@ -214,7 +218,9 @@ impl ServerHandler for Small {
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
         let arguments = json!([{"name": "who", "required": true}]);
-        Ok(wire(json!({"prompts": [{"name": "greet", "arguments": arguments}]})))
+        Ok(wire(
+            json!({"prompts": [{"name": "greet", "arguments": arguments}]}),
+        ))
     }
 
     async fn get_prompt(
@@ -225,7 +231,9 @@ impl ServerHandler for Small {
         let arguments = json!(request.arguments);
         let said = format!("Greet {}.", arguments["who"].as_str().unwrap_or_default());
         let message = json!({"role": "user", "content": {"type": "text", "text": said}});
-        Ok(GetPromptResponse::Complete(wire(json!({"messages": [message]}))))
+        Ok(GetPromptResponse::Complete(wire(
+            json!({"messages": [message]}),
+        )))
     }
 
     async fn list_resources(
@@ -233,7 +241,9 @@ impl ServerHandler for Small {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(wire(json!({"resources": [{"name": "board", "uri": BOARD}]})))
+        Ok(wire(
+            json!({"resources": [{"name": "board", "uri": BOARD}]}),
+        ))
     }
 
     async fn list_resource_templates(
@@ -259,7 +269,9 @@ impl ServerHandler for Small {
             }
         };
         let contents = json!([{"uri": request.uri, "text": said}]);
-        Ok(ReadResourceResponse::Complete(wire(json!({"contents": contents}))))
+        Ok(ReadResourceResponse::Complete(wire(
+            json!({"contents": contents}),
+        )))
     }
 
     async fn complete(

@@ -1,0 +1,261 @@
+//! Each server that we did not write, as data: how it is started, what it has, what it says.
+
+use std::time::Duration;
+
+use mcp_supervisor::{Era, ToolCall, spec::Revision};
+use serde_json::json;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    Stdio,
+    Http,
+}
+
+/// What a server's process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// A file in `servers/`, run by the Python of this environment.
+    Python(&'static str, &'static str),
+    /// A file in `servers/`, run by Node.
+    Node(&'static str),
+    /// The official everything server, which takes its port from `PORT`.
+    Everything,
+    /// The example of this package.
+    Rmcp,
+}
+
+/// What a server does when it is told that nobody waits for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancel {
+    /// The tool is stopped.
+    Stops,
+    /// The tool runs on.
+    IsIgnored,
+}
+
+/// A transport and an era.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
+    pub wire: Wire,
+    /// Pinned to `initialize`, or automatic.
+    pub is_pinned: bool,
+    /// What is negotiated.
+    pub revision: &'static str,
+    pub cancel: Cancel,
+    /// Whether its questions reach the client.
+    pub asks: bool,
+}
+
+impl Seat {
+    pub fn era(&self) -> Era {
+        if self.is_pinned {
+            Era::Initialize(Revision::V2025_11_25)
+        } else {
+            Era::Automatic
+        }
+    }
+}
+
+pub struct Prompt {
+    pub name: &'static str,
+    pub arguments: &'static [(&'static str, &'static str)],
+    pub says: &'static str,
+}
+
+pub struct Completion {
+    pub prompt: &'static str,
+    pub argument: &'static str,
+    pub begun: &'static str,
+    pub values: &'static [&'static str],
+}
+
+pub struct Row {
+    pub name: &'static str,
+    /// The package as its registry names it, and the version that is installed.
+    pub package: &'static str,
+    pub version: &'static str,
+    pub program: Program,
+    pub tools: &'static [&'static str],
+    pub pages_of_tools: usize,
+    /// Whether it writes down what ran.
+    pub keeps_a_ledger: bool,
+    /// What its tool `fails` answers, where it has one.
+    pub failure: Option<&'static str>,
+    pub no_such_tool: &'static str,
+    pub prompt: Prompt,
+    pub resource: (&'static str, &'static str),
+    pub template: &'static str,
+    pub of_the_template: (&'static str, &'static str),
+    pub completion: Completion,
+    pub seats: &'static [Seat],
+    /// What was found out about it, and the test that shows it.
+    pub found: &'static [(&'static str, &'static str)],
+}
+
+impl Row {
+    pub fn echo(&self) -> (ToolCall, &'static str) {
+        match self.program {
+            Program::Everything => (ToolCall::new("echo", json!({"message": "hi"})), "Echo: hi"),
+            _ => (ToolCall::new("echo", json!({"text": "hi"})), "hi"),
+        }
+    }
+
+    pub fn slow(&self, name: &str, steps: u64, step: Duration) -> ToolCall {
+        match self.program {
+            Program::Everything => {
+                #[expect(clippy::cast_precision_loss, reason = "a few steps")]
+                let duration = step.as_secs_f64() * steps as f64;
+                let given = json!({"duration": duration, "steps": steps});
+                ToolCall::new("trigger-long-running-operation", given)
+            }
+            _ => {
+                let pause = u64::try_from(step.as_millis()).unwrap();
+                let given = json!({"name": name, "steps": steps, "pause_ms": pause});
+                ToolCall::new("slow", given)
+            }
+        }
+    }
+
+    /// A call that has its effect and is not answered.
+    pub fn hang(&self, name: &str) -> ToolCall {
+        match self.program {
+            Program::Everything => self.slow(name, 1, Duration::from_secs(600)),
+            _ => ToolCall::new("charge", json!({"name": name, "then": "hang"})),
+        }
+    }
+}
+
+const fn older(wire: Wire, is_pinned: bool) -> Seat {
+    Seat {
+        wire,
+        is_pinned,
+        revision: "2025-11-25",
+        cancel: Cancel::Stops,
+        asks: true,
+    }
+}
+
+const fn newer(wire: Wire) -> Seat {
+    Seat {
+        revision: "2026-07-28",
+        ..older(wire, false)
+    }
+}
+
+const OLDER_ERA: [Seat; 2] = [older(Wire::Stdio, false), older(Wire::Http, false)];
+
+const BOTH_ERAS: [Seat; 4] = [
+    newer(Wire::Stdio),
+    older(Wire::Stdio, true),
+    newer(Wire::Http),
+    older(Wire::Http, true),
+];
+
+/// What the servers in `servers/` have in common.
+const SMALL: Row = Row {
+    name: "",
+    package: "",
+    version: "",
+    program: Program::Rmcp,
+    tools: &["echo", "fails", "slow", "charge", "ask", "sample"],
+    pages_of_tools: 1,
+    keeps_a_ledger: true,
+    failure: Some("it does not work"),
+    no_such_tool: "a tool error",
+    prompt: Prompt {
+        name: "greet",
+        arguments: &[("who", "Bo")],
+        says: "Greet Bo.",
+    },
+    resource: ("note://board", "nothing new"),
+    template: "note://page/{number}",
+    of_the_template: ("note://page/3", "page 3"),
+    completion: Completion {
+        prompt: "greet",
+        argument: "who",
+        begun: "A",
+        values: &["Ada", "Alan"],
+    },
+    seats: &BOTH_ERAS,
+    found: &[],
+};
+
+pub const ROWS: [Row; 7] = [
+    Row {
+        name: "everything",
+        package: "@modelcontextprotocol/server-everything",
+        version: "2026.8.31",
+        program: Program::Everything,
+        tools: &["echo", "get-sum", "trigger-long-running-operation"],
+        keeps_a_ledger: false,
+        failure: None,
+        prompt: Prompt {
+            name: "args-prompt",
+            arguments: &[("city", "Bern")],
+            says: "Bern",
+        },
+        resource: (
+            "demo://resource/static/document/features.md",
+            "Everything Server",
+        ),
+        template: "demo://resource/dynamic/text/{resourceId}",
+        of_the_template: ("demo://resource/dynamic/text/3", "Resource 3"),
+        completion: Completion {
+            prompt: "completable-prompt",
+            argument: "department",
+            begun: "E",
+            values: &["Engineering"],
+        },
+        seats: &OLDER_ERA,
+        ..SMALL
+    },
+    Row {
+        name: "python-1",
+        package: "mcp",
+        version: "1.30.0",
+        program: Program::Python("mcp1", "mcp1.py"),
+        failure: Some("Error executing tool fails: it does not work"),
+        seats: &OLDER_ERA,
+        ..SMALL
+    },
+    Row {
+        name: "python-2",
+        package: "mcp",
+        version: "2.3.0",
+        program: Program::Python("mcp2", "mcp2.py"),
+        failure: Some("Error executing tool fails"),
+        ..SMALL
+    },
+    Row {
+        name: "fastmcp-4",
+        package: "fastmcp",
+        version: "4.2.3",
+        program: Program::Python("fastmcp4", "fastmcp4.py"),
+        failure: Some("Error calling tool 'fails': it does not work"),
+        ..SMALL
+    },
+    Row {
+        name: "typescript-1",
+        package: "@modelcontextprotocol/sdk",
+        version: "1.32.2",
+        program: Program::Node("typescript1.mjs"),
+        seats: &OLDER_ERA,
+        ..SMALL
+    },
+    Row {
+        name: "typescript-2",
+        package: "@modelcontextprotocol/server",
+        version: "2.4.0",
+        program: Program::Node("typescript2.mjs"),
+        ..SMALL
+    },
+    Row {
+        name: "rmcp",
+        package: "rmcp",
+        version: "3.11.0",
+        program: Program::Rmcp,
+        pages_of_tools: 3,
+        no_such_tool: "a rejection",
+        ..SMALL
+    },
+];
