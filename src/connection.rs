@@ -35,6 +35,7 @@ use crate::{
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session},
     spec::Settings,
+    subscription::Notices,
     transport::Pulse,
 };
 
@@ -45,6 +46,8 @@ pub(crate) struct Line {
     pub(crate) ownership: Ownership,
     pub(crate) settings: Arc<Settings>,
     pub(crate) events: Events,
+    /// What the server told unasked.
+    pub(crate) notices: Arc<Notices>,
     pub(crate) admission: Semaphore,
     /// Cancelled when no new operation is let in any more.
     pub(crate) closing: CancellationToken,
@@ -141,6 +144,7 @@ impl Line {
             name,
             ownership,
             events,
+            notices: Arc::new(Notices::new()),
             admission: Semaphore::new(
                 limits
                     .max_in_flight

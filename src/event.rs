@@ -100,6 +100,33 @@ pub enum What {
         /// The session of its last attempt.
         generation: Generation,
     },
+    /// The server said that one of its lists changed.
+    ListChanged {
+        /// The session.
+        generation: Generation,
+        /// Which list.
+        list: Listing,
+    },
+    /// The server said that a resource changed. Which one is told to those who subscribed to it.
+    ResourceUpdated {
+        /// The session.
+        generation: Generation,
+    },
+    /// The server sent messages for the log. They go to the connection's handler; this is told at
+    /// the first, and then whenever their number has doubled.
+    LogReceived {
+        /// The session.
+        generation: Generation,
+        /// How many the session has sent so far.
+        total: u64,
+    },
+    /// The server asked something of the connection's handler.
+    HandlerAsked {
+        /// The session.
+        generation: Generation,
+        /// What it asked for.
+        what: Asked,
+    },
     /// Frames from the server were dropped.
     FramesDropped {
         /// The session.
@@ -109,6 +136,32 @@ pub enum What {
         /// How many of this kind the session has dropped so far.
         total: u64,
     },
+}
+
+/// One of a server's lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Listing {
+    /// Its tools.
+    Tools,
+    /// Its prompts.
+    Prompts,
+    /// Its resources and resource templates.
+    Resources,
+}
+
+/// What a server can ask of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Asked {
+    /// To sample a language model.
+    Sampling,
+    /// To ask a person.
+    Elicitation,
+    /// For the roots.
+    Roots,
+    /// Something that the protocol does not name.
+    Custom,
 }
 
 /// Why a frame from the server was dropped.
@@ -286,6 +339,37 @@ fn log(connection: &ConnectionName, ownership: Ownership, what: &What) {
                 %operation,
                 generation = generation.0,
                 "outcome unknown"
+            );
+        }
+        What::ListChanged { generation, list } => {
+            tracing::debug!(
+                connection = name,
+                generation = generation.0,
+                ?list,
+                "list changed"
+            );
+        }
+        What::ResourceUpdated { generation } => {
+            tracing::trace!(
+                connection = name,
+                generation = generation.0,
+                "resource updated"
+            );
+        }
+        What::LogReceived { generation, total } => {
+            tracing::debug!(
+                connection = name,
+                generation = generation.0,
+                total,
+                "log messages received"
+            );
+        }
+        What::HandlerAsked { generation, what } => {
+            tracing::debug!(
+                connection = name,
+                generation = generation.0,
+                ?what,
+                "handler asked"
             );
         }
         What::FramesDropped {

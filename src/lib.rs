@@ -145,6 +145,7 @@ pub mod operation;
 pub mod policy;
 mod session;
 pub mod spec;
+mod subscription;
 pub mod supervisor;
 mod transport;
 

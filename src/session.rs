@@ -5,6 +5,7 @@
 //! not taken was not sent.
 
 mod actor;
+mod host_side;
 mod offer;
 mod start;
 
@@ -27,6 +28,8 @@ use rmcp::{
 use tokio::sync::oneshot;
 
 pub(crate) use actor::{After, Command, Report, SessionActor, SessionArgs, SessionHandle};
+#[allow(unused_imports, reason = "the rounds of `input_required` take it")]
+pub(crate) use host_side::answer_input;
 pub(crate) use start::Connector;
 
 use crate::{
@@ -213,6 +216,12 @@ impl Pending {
     /// Whether anything came from the server since the hand-over.
     pub(crate) fn heard(&self) -> bool {
         self.pulse.heard_since(self.handed_over)
+    }
+
+    /// rmcp's handle of the session.
+    #[allow(dead_code, reason = "the rounds of `input_required` take it")]
+    pub(crate) fn peer(&self) -> &Peer<RoleClient> {
+        &self.peer
     }
 
     /// The cell that decides whether it was sent.

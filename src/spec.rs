@@ -4,10 +4,13 @@
 //! crate takes it for granted.
 
 mod factory;
+mod handler;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
+pub(crate) use handler::{Handler, Panicked};
+use rmcp::ClientHandler;
 
 use crate::{
     evidence::{JudgeRules, NotFoundMeans, SessionEndedList},
@@ -321,6 +324,7 @@ pub(crate) struct Settings {
     pub(crate) repeats: Repeats,
     pub(crate) rules: JudgeRules,
     pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) handler: Handler,
 }
 
 impl From<StdioSpec> for ConnectionSpec {
@@ -414,6 +418,23 @@ impl ConnectionSpec {
     #[must_use]
     pub fn not_found_means(mut self, meaning: NotFoundMeans) -> Self {
         self.settings.rules.not_found = meaning;
+        self
+    }
+
+    /// Answers what the server asks, and hears what it tells: sampling, elicitation, roots, requests
+    /// of its own, and notifications. `handler`, or what an `Arc` of it points to, is the same for
+    /// all sessions of the connection.
+    ///
+    /// What its `get_info` returns is what each handshake offers; the revision is the connection's.
+    /// Without a handler nothing is offered: pings are answered, and all else is refused or empty.
+    ///
+    /// Its methods run in tasks of their own, beside the calls. It may call through the same
+    /// connection. A panic in it is answered as an internal error. When its session ends, or the
+    /// server cancels the request, the context's token is cancelled; what it answers after that
+    /// goes nowhere, and two seconds later its future is dropped.
+    #[must_use]
+    pub fn handler(mut self, handler: impl ClientHandler) -> Self {
+        self.settings.handler = Handler::new(handler);
         self
     }
 

@@ -494,6 +494,7 @@ impl Working {
             connection: line.name.clone(),
             connector: Arc::clone(connector),
             settings: Arc::clone(&line.settings),
+            notices: Arc::clone(&line.notices),
             pulse,
             command: commands,
             gone,

@@ -96,6 +96,9 @@ pub enum StartFailure {
     /// The user's factory returned an error or panicked.
     #[error("the connection's factory {0}")]
     Factory(&'static str),
+    /// The host's handler panicked when it was asked what it offers.
+    #[error("the connection's handler panicked in `get_info`")]
+    HandlerPanicked,
     /// The runtime stopped the start, because it shuts down or was asked to.
     #[error("the start was stopped by the runtime")]
     Stopped,

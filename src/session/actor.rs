@@ -21,6 +21,7 @@ use crate::{
     evidence::{DispatchCell, Loss},
     operation::{ConnectionName, Generation},
     spec::{KeepAlive, Settings},
+    subscription::Notices,
     transport::{ExitWatch, Pulse},
 };
 
@@ -61,6 +62,7 @@ pub(crate) struct SessionArgs {
     pub(crate) connection: ConnectionName,
     pub(crate) connector: Arc<Connector>,
     pub(crate) settings: Arc<Settings>,
+    pub(crate) notices: Arc<Notices>,
     pub(crate) pulse: Arc<Pulse>,
     pub(crate) command: watch::Receiver<Command>,
     /// Cancelled when the process and the transport are gone.
@@ -192,7 +194,7 @@ async fn begin(args: &SessionArgs, running: &mut Running) -> Result<Session, Not
     let limit = args.settings.limits.start;
     let mut exit = None;
     let starting = async {
-        let session = start(&args.connector, &args.settings, &args.pulse, running).await?;
+        let session = start(args, running).await?;
         if args.probe && !probe(&session, limit).await {
             return Err(StartFailure::EndedDuringHandshake.into());
         }

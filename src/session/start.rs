@@ -4,21 +4,22 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion},
+    model::ProtocolVersion,
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
-    Session,
+    Session, SessionArgs,
+    host_side::HostSide,
     offer::{Offering, version},
 };
 use crate::{
     error::{Source, StartFailure},
     operation::Ownership,
     spec::{
-        BoxError, ConnectionSpec, Era, OpenStream, OpenTransport, Settings, SpecError,
+        BoxError, ConnectionSpec, Era, OpenStream, OpenTransport, Panicked, Settings, SpecError,
         TransportSpec, WireOrder,
     },
     transport::{
@@ -68,7 +69,7 @@ impl Connector {
     }
 }
 
-pub(super) type Service = RunningService<RoleClient, ClientConfig>;
+pub(super) type Service = RunningService<RoleClient, HostSide>;
 
 /// What there is to stop once a session was begun, whether or not it ever started.
 #[derive(Default)]
@@ -100,12 +101,12 @@ impl From<StartFailure> for NotStarted {
 /// Opens the transport and negotiates. What was begun is in `running` at every moment, so that it
 /// can be stopped when this future is dropped or fails.
 pub(super) async fn start(
-    connector: &Connector,
-    settings: &Settings,
-    pulse: &Arc<Pulse>,
+    args: &SessionArgs,
     running: &mut Running,
 ) -> Result<Session, NotStarted> {
-    match connector {
+    let (settings, pulse) = (&*args.settings, &args.pulse);
+    let host = HostSide::new(args).map_err(|Panicked| StartFailure::HandlerPanicked)?;
+    match &*args.connector {
         #[cfg(feature = "stdio")]
         Connector::Stdio(spec) => {
             let spawned = ServerProcess::spawn(spec, settings.limits.stderr_tail_bytes);
@@ -123,7 +124,7 @@ pub(super) async fn start(
             running.process = Some(process);
             let transport =
                 OrderedTransport::new(pipes.stdout, pipes.stdin, Arc::clone(pulse), options);
-            let started = negotiate(transport, settings, pulse, running).await;
+            let started = negotiate(transport, host, settings, pulse, running).await;
             if started.is_err() {
                 // Without the status the failure is told all the same.
                 let _ = tokio::time::timeout(REASON_ON_STDERR, exit.exited()).await;
@@ -140,7 +141,7 @@ pub(super) async fn start(
                 &settings.limits,
                 discover_limit(settings),
             );
-            negotiate(transport, settings, pulse, running)
+            negotiate(transport, host, settings, pulse, running)
                 .await
                 .map_err(|error| explain_http(error, &handshake))
         }
@@ -148,7 +149,7 @@ pub(super) async fn start(
             let open = Arc::clone(open);
             let opened = guarded(async move { open.open().await }).await?;
             let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
-            negotiate(transport, settings, pulse, running)
+            negotiate(transport, host, settings, pulse, running)
                 .await
                 .map_err(explain)
         }
@@ -157,7 +158,7 @@ pub(super) async fn start(
             let (read, write) = guarded(async move { open.open().await }).await?;
             let options = ordered_options(settings, running);
             let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
-            negotiate(transport, settings, pulse, running)
+            negotiate(transport, host, settings, pulse, running)
                 .await
                 .map_err(explain)
         }
@@ -198,6 +199,7 @@ async fn guarded<T: Send + 'static>(
 
 async fn negotiate<T>(
     transport: T,
+    mut host: HostSide,
     settings: &Settings,
     pulse: &Arc<Pulse>,
     running: &mut Running,
@@ -205,8 +207,7 @@ async fn negotiate<T>(
 where
     T: Transport<RoleClient> + 'static,
 {
-    let identity = Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-    let mut config = ClientConfig::new(ClientCapabilities::default(), identity);
+    let config = &mut host.offered;
     // The newest revision that has an `initialize`: offered a newer one, some servers echo it.
     config.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
     let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
@@ -222,7 +223,7 @@ where
         }
     };
     let (transport, offer) = Offering::new(transport);
-    let service = config.serve_with_lifecycle(transport, lifecycle).await?;
+    let service = host.serve_with_lifecycle(transport, lifecycle).await?;
     let negotiated = service
         .peer_info()
         .map(|info| info.protocol_version.clone());

@@ -8,7 +8,7 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 16] = [
+pub(crate) const READING_ORDER: [&str; 17] = [
     "operation",
     "evidence",
     "policy",
@@ -17,6 +17,7 @@ pub(crate) const READING_ORDER: [&str; 16] = [
     "error",
     "journal",
     "transport",
+    "subscription",
     "session",
     "catalog",
     "connection",
