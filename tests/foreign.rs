@@ -7,6 +7,8 @@
 
 #[path = "foreign/page.rs"]
 mod page;
+#[path = "foreign/person.rs"]
+mod person;
 #[path = "foreign/rows.rs"]
 mod rows;
 #[path = "foreign/seat.rs"]
@@ -169,6 +171,22 @@ async fn a_foreign_server_lists_its_templates_and_completes_an_argument() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_foreign_tool_asks_in_a_call_is_answered_by_the_users_handler() {
+    everywhere(async |row, seat, taken| {
+        for (call, says) in row.questions() {
+            let answer = taken.connection.call_tool(call).await.unwrap();
+            if seat.asks {
+                assert!(!answer.is_error(), "{}", answer.text());
+                assert!(answer.text().contains(says), "{}", answer.text());
+            } else {
+                assert!(answer.is_error(), "{}", answer.text());
+            }
+        }
+    })
+    .await;
+}
+
 /// The longest silence that the calls with progress allow, and how long they take altogether.
 const IDLE: Duration = Duration::from_secs(3);
 const STEPS: u64 = 8;
@@ -221,7 +239,7 @@ async fn a_foreign_server_is_told_of_a_call_that_nobody_waits_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_server_killed_in_a_call_leaves_it_unknown_run_once_and_the_next_call_works() {
-    everywhere(async |row, _, mut taken| {
+    everywhere(async |row, _, taken| {
         taken.echo(row).await;
         let call = row.hang("c-1");
         let error = {
@@ -261,7 +279,7 @@ async fn a_foreign_server_killed_in_a_call_leaves_it_unknown_run_once_and_the_ne
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_server_restarted_between_calls_is_found_again_by_a_read() {
-    everywhere(async |row, _, mut taken| {
+    everywhere(async |row, _, taken| {
         taken.echo(row).await;
         taken.kill_the_server();
         taken.start_again().await;

@@ -11,6 +11,10 @@ pub enum Wire {
     Http,
 }
 
+/// What the user's handler answers to a form and to a request for a sample.
+pub const COLOUR: &str = "ultramarine";
+pub const SAID: &str = "the handler said this";
+
 /// What a server's process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
@@ -113,6 +117,30 @@ impl Row {
                 let given = json!({"name": name, "steps": steps, "pause_ms": pause});
                 ToolCall::new("slow", given)
             }
+        }
+    }
+
+    /// Calls of tools that ask the client for a form and for a sample, and what their answers hold
+    /// when the handler has answered.
+    pub fn questions(&self) -> [(ToolCall, &'static str); 2] {
+        match self.program {
+            Program::Everything => [
+                (
+                    ToolCall::new("trigger-elicitation-request", json!({})),
+                    "accept",
+                ),
+                (
+                    ToolCall::new(
+                        "trigger-sampling-request",
+                        json!({"prompt": "Say something."}),
+                    ),
+                    SAID,
+                ),
+            ],
+            _ => [
+                (ToolCall::new("ask", json!({})), COLOUR),
+                (ToolCall::new("sample", json!({})), SAID),
+            ],
         }
     }
 
@@ -247,6 +275,7 @@ pub const ROWS: [Row; 7] = [
         package: "@modelcontextprotocol/server",
         version: "2.4.0",
         program: Program::Node("typescript2.mjs"),
+        no_such_tool: "a rejection",
         ..SMALL
     },
     Row {

@@ -1,6 +1,7 @@
 //! One foreign server on one seat: started, its ledger read, killed, started again, and gone.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     ffi::OsString,
     fs::File,
@@ -12,11 +13,12 @@ use std::{
     time::Duration,
 };
 
-use mcp_supervisor::{ConnectionSpec, HttpSpec, OwnedConnection, StdioSpec, Supervisor};
+use mcp_supervisor::{ConnectionSpec, HttpSpec, Limits, OwnedConnection, StdioSpec, Supervisor};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 
 use crate::{
+    person::Person,
     rows::{Program, ROWS, Row, Seat, Wire},
     support::{example, is_running, kill, until},
 };
@@ -105,7 +107,7 @@ pub struct Taken {
     dir: Arc<TempDir>,
     mark: String,
     port: u16,
-    served: Option<Served>,
+    served: Cell<Option<Served>>,
     pub connection: OwnedConnection,
     _supervisor: Supervisor,
 }
@@ -132,6 +134,15 @@ impl Left {
             marked(&self.mark).is_empty()
         })
         .await;
+    }
+}
+
+/// An interpreter takes its time to start on a busy machine, and is not older for that.
+fn patient() -> Limits {
+    Limits {
+        start: Duration::from_secs(90),
+        discover: Duration::from_secs(9),
+        ..Limits::default()
     }
 }
 
@@ -165,16 +176,14 @@ impl Taken {
             Wire::Stdio => ConnectionSpec::from(child(row, dir.path())),
         };
         let supervisor = Supervisor::builder().start().await.unwrap();
-        let connection = supervisor
-            .open(row.name, spec.era(seat.era()))
-            .await
-            .unwrap();
+        let spec = spec.era(seat.era()).limits(patient()).handler(Person);
+        let connection = supervisor.open(row.name, spec).await.unwrap();
         Self {
             row,
             dir,
             mark,
             port,
-            served,
+            served: Cell::new(served),
             connection,
             _supervisor: supervisor,
         }
@@ -231,12 +240,15 @@ impl Taken {
         for pid in pids {
             kill(pid);
         }
+        // A socket listens until the last thread of its process is gone.
+        drop(self.served.take());
     }
 
     /// Starts a server over HTTP on its old port. A child process is the connection's to start.
-    pub async fn start_again(&mut self) {
+    pub async fn start_again(&self) {
         if self.connection_is_http() {
-            self.served = Some(serve(self.row, self.dir.path(), self.port).await);
+            let served = serve(self.row, self.dir.path(), self.port).await;
+            self.served.set(Some(served));
         }
     }
 
