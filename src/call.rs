@@ -4,21 +4,23 @@
 mod answer;
 mod attempt;
 mod contract;
+mod lists;
 mod operation;
+mod resend;
 
 use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, CustomRequest,
-    GetPromptRequest, GetPromptRequestParams, GetPromptResult, ListPromptsRequest,
+    GetMeta as _, GetPromptRequest, GetPromptRequestParams, GetPromptResult, ListPromptsRequest,
     ListPromptsResult, ListResourcesRequest, ListResourcesResult, ListToolsRequest,
-    ListToolsResult, PaginatedRequestParams, PingRequest, ReadResourceRequest,
-    ReadResourceRequestParams, ReadResourceResult, ServerResult,
+    ListToolsResult, MetaObject, PaginatedRequestParams, PingRequest, ReadResourceRequest,
+    ReadResourceRequestParams, ReadResourceResult, RequestMetaObject, ServerResult,
 };
 use serde_json::Value;
-use tokio::time::Instant;
 
 pub use answer::{AnswerKind, ToolAnswer};
+pub(crate) use lists::{known, list, refresh};
 
 use crate::{
     connection::Line,
@@ -30,6 +32,8 @@ use crate::{
     },
     policy::ToolContract,
     spec::Limits,
+    telemetry::{Subject, Watch},
+    transport::{Listener, clock::Clock},
 };
 use answer::Body;
 use attempt::{Times, Verdict, Without};
@@ -37,14 +41,14 @@ use operation::Operation;
 
 /// Who performs operations on a connection.
 pub(crate) struct Caller<'a> {
-    line: &'a Line,
+    line: &'a Arc<Line>,
     journal: Option<&'a dyn Journal>,
-    /// It works for an operation that has its place in the connection already.
+    /// It works for an operation that has its place in the connection already, or that needs none.
     admitted: bool,
 }
 
 impl<'a> Caller<'a> {
-    pub(crate) fn new(line: &'a Line, journal: Option<&'a dyn Journal>) -> Self {
+    pub(crate) fn new(line: &'a Arc<Line>, journal: Option<&'a dyn Journal>) -> Self {
         Self {
             line,
             journal,
@@ -54,13 +58,13 @@ impl<'a> Caller<'a> {
 
     pub(crate) async fn call_tool(&self, call: ToolCall) -> Result<ToolAnswer, CallError> {
         let kind = OperationKind::ToolCall;
-        let id = OperationId::mint();
         let ToolCall {
             name,
             arguments,
             key,
             budget,
         } = call;
+        let id = budget.operation();
         let contract = self.line.settings.contracts.for_tool(&name);
         let request = tool_request(&name, arguments, contract, key.as_ref());
         let mut operation = self.operation(id, kind, request, &budget)?;
@@ -206,7 +210,7 @@ impl<'a> Caller<'a> {
         budget: &Budget,
         take: impl FnOnce(ServerResult) -> Option<T> + Send,
     ) -> Result<T, CallError> {
-        let id = OperationId::mint();
+        let id = budget.operation();
         let mut operation = self.operation(id, kind, request, budget)?;
         let answered = operation.run().await?;
         take(answered.result).ok_or_else(|| {
@@ -222,10 +226,27 @@ impl<'a> Caller<'a> {
         request: Result<ClientRequest, InvalidRequest>,
         budget: &Budget,
     ) -> Result<Operation<'a>, CallError> {
+        let line = self.line;
+        let subject = Subject {
+            teller: &line.teller,
+            operation: id,
+            kind,
+            connection: &line.name,
+            ownership: line.ownership,
+            far_end: &line.far_end,
+        };
+        let mut watch = Watch::begin(subject, request.as_ref().ok());
         let prepared =
-            request.and_then(|request| Ok((request, times(budget, &self.line.settings.limits)?)));
-        let (request, times) =
-            prepared.map_err(|invalid| self.not_sent(id, kind, invalid.into()))?;
+            request.and_then(|request| Ok((request, times(budget, &line.settings.limits)?)));
+        let (mut request, times) = prepared.map_err(|invalid| {
+            let error = self.not_sent(id, kind, invalid.into());
+            watch.failed(&error, || None);
+            error
+        })?;
+        if !budget.meta.is_empty() {
+            let meta = MetaObject(budget.meta.clone());
+            request.get_meta_mut().extend(RequestMetaObject(meta));
+        }
         Ok(Operation {
             line: self.line,
             journal: self.journal,
@@ -238,6 +259,8 @@ impl<'a> Caller<'a> {
             attempts: 0,
             generation: None,
             admitted: self.admitted,
+            pinned: None,
+            watch,
         })
     }
 
@@ -331,26 +354,36 @@ fn times(budget: &Budget, limits: &Limits) -> Result<Times, InvalidRequest> {
         // The connection's cap gives way to an operation that has less time altogether.
         None => limits.attempt.map(|attempt| attempt.min(total)),
     };
-    let now = Instant::now();
     // A deadline too far away to be reckoned with is the farthest that can be.
     let far = Duration::from_secs(10 * 365 * 24 * 3600);
+    let clock = Arc::new(Clock::new(limits.hold));
+    let heard = budget.idle.is_some() || budget.progress.is_some();
     Ok(Times {
-        total: now + total.min(far),
+        total: clock.after(total.min(far)),
         attempt,
         idle: budget.idle,
         cancel: budget.cancel.clone(),
+        clock,
+        listener: heard.then(|| Arc::new(Listener::new(budget.progress.clone()))),
     })
 }
 
 impl Caller<'_> {
-    async fn page_of_tools(&self, page: Page) -> Result<(ListToolsResult, Generation), CallError> {
-        let kind = OperationKind::ListTools;
-        let request = ListToolsRequest::with_param(at_cursor(page.cursor)).into();
-        let mut operation = self.operation(OperationId::mint(), kind, Ok(request), &page.budget)?;
+    /// One page of a list with the session that it came from; of this one session, if it is given.
+    async fn page_of<P>(
+        &self,
+        kind: OperationKind,
+        request: ClientRequest,
+        budget: &Budget,
+        only_in: Option<Generation>,
+        take: fn(ServerResult) -> Option<P>,
+    ) -> Result<(P, Generation), CallError> {
+        let mut operation = self.operation(OperationId::mint(), kind, Ok(request), budget)?;
+        operation.pinned = only_in;
         let done = operation.run().await?;
-        match done.result {
-            ServerResult::ListToolsResult(result) => Ok((result, done.generation)),
-            _ => {
+        match take(done.result) {
+            Some(page) => Ok((page, done.generation)),
+            None => {
                 let cause = UnknownCause::WrongType(kind.method());
                 Err(operation.error(Without::new(Verdict::Unknown(cause)), None))
             }

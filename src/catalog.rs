@@ -1,37 +1,95 @@
-//! What a server listed in one generation.
+//! What a server has on offer, as it was last read whole: its tools, prompts, resources and
+//! resource templates.
 //!
-//! A contract repeats a call only where the tool is still the tool that it was made for. So the
-//! input schemas of a generation are kept beside its number, and never mixed with another one's.
+//! A [`List`] is complete and of one generation, or it is not published at all. Where a newer one
+//! cannot be had, the last one stays and says that it is [stale](List::stale), since when, and why.
+//! How lists are asked for is in [`Catalog`](crate::handle::Catalog).
 
-use std::{collections::HashMap, sync::Arc};
+mod difference;
+mod list;
+mod pages;
+mod shelf;
 
-use rmcp::model::Tool;
-use serde_json::{Map, Value};
+use rmcp::model::{Prompt, Resource, ResourceTemplate, Tool};
 
-use crate::operation::Generation;
+use crate::operation::ListKind;
 
-/// The input schemas of one generation.
-#[derive(Debug)]
-pub(crate) struct ToolSchemas {
-    pub(crate) generation: Generation,
-    by_name: HashMap<String, Arc<Map<String, Value>>>,
+pub use difference::Difference;
+pub(crate) use list::{AsOf, Whole};
+pub use list::{List, Stale};
+pub(crate) use pages::Pages;
+pub(crate) use shelf::{Begun, Ended, Now, Shelf};
+
+/// The four lists of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    pub(crate) tools: Shelf<Tool>,
+    pub(crate) prompts: Shelf<Prompt>,
+    pub(crate) resources: Shelf<Resource>,
+    pub(crate) templates: Shelf<ResourceTemplate>,
 }
 
-impl ToolSchemas {
-    /// The complete list of `generation`.
-    pub(crate) fn new(generation: Generation, tools: Vec<Tool>) -> Self {
-        let by_name = tools
-            .into_iter()
-            .map(|t| (t.name.into_owned(), t.input_schema))
-            .collect();
-        Self {
-            generation,
-            by_name,
-        }
-    }
+/// Something that a server lists.
+pub(crate) trait Entry: Clone + PartialEq + Send + Sync + 'static {
+    const KIND: ListKind;
 
-    /// The schema of a tool, if the server has the tool.
-    pub(crate) fn schema(&self, tool: &str) -> Option<Arc<Map<String, Value>>> {
-        self.by_name.get(tool).cloned()
+    /// What no two entries of a list have in common.
+    fn identity(&self) -> &str;
+
+    /// What it is called in events. A resource's address may hold credentials, its name does not.
+    fn label(&self) -> &str;
+
+    fn shelf(lists: &Lists) -> &Shelf<Self>;
+}
+
+impl Entry for Tool {
+    const KIND: ListKind = ListKind::Tools;
+    fn identity(&self) -> &str {
+        &self.name
+    }
+    fn label(&self) -> &str {
+        &self.name
+    }
+    fn shelf(lists: &Lists) -> &Shelf<Self> {
+        &lists.tools
+    }
+}
+
+impl Entry for Prompt {
+    const KIND: ListKind = ListKind::Prompts;
+    fn identity(&self) -> &str {
+        &self.name
+    }
+    fn label(&self) -> &str {
+        &self.name
+    }
+    fn shelf(lists: &Lists) -> &Shelf<Self> {
+        &lists.prompts
+    }
+}
+
+impl Entry for Resource {
+    const KIND: ListKind = ListKind::Resources;
+    fn identity(&self) -> &str {
+        &self.uri
+    }
+    fn label(&self) -> &str {
+        &self.name
+    }
+    fn shelf(lists: &Lists) -> &Shelf<Self> {
+        &lists.resources
+    }
+}
+
+impl Entry for ResourceTemplate {
+    const KIND: ListKind = ListKind::ResourceTemplates;
+    fn identity(&self) -> &str {
+        &self.uri_template
+    }
+    fn label(&self) -> &str {
+        &self.name
+    }
+    fn shelf(lists: &Lists) -> &Shelf<Self> {
+        &lists.templates
     }
 }

@@ -11,7 +11,7 @@ mod ticket;
 use std::{
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -26,16 +26,17 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use actor::ConnectionActor;
 use actor::Message;
 pub(crate) use step::{Admission, Gate};
-pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket, Waits};
+pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket};
 
 use crate::{
-    catalog::ToolSchemas,
+    catalog::Lists,
     error::ReconnectError,
-    event::{Dropped, Events, Stopped, What},
+    event::{Dropped, Stopped, Teller, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session},
     spec::Settings,
     subscription::Notices,
+    telemetry::FarEnd,
     transport::Pulse,
 };
 
@@ -45,7 +46,8 @@ pub(crate) struct Line {
     pub(crate) name: ConnectionName,
     pub(crate) ownership: Ownership,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) events: Events,
+    pub(crate) teller: Arc<Teller>,
+    pub(crate) far_end: FarEnd,
     /// What the server told unasked.
     pub(crate) notices: Arc<Notices>,
     pub(crate) admission: Semaphore,
@@ -53,7 +55,10 @@ pub(crate) struct Line {
     pub(crate) closing: CancellationToken,
     /// Operations whose outcome was unknown when the connection closed under them.
     pub(crate) left_unknown: Mutex<Vec<OperationId>>,
-    schemas: Mutex<Option<Arc<ToolSchemas>>>,
+    /// What the server has on offer.
+    pub(crate) lists: Lists,
+    /// Set once, by whoever first wants to know of changes to the lists.
+    pub(crate) attended: AtomicBool,
     source: LineSource,
     gate: Arc<dyn Gate>,
     generations: AtomicU64,
@@ -126,7 +131,7 @@ impl Line {
         settings: Settings,
         source: LineSource,
         gate: Arc<dyn Gate>,
-        events: Events,
+        teller: Arc<Teller>,
     ) -> Self {
         let limits = &settings.limits;
         let (state, generation, revision) = match &source {
@@ -143,7 +148,11 @@ impl Line {
         Self {
             name,
             ownership,
-            events,
+            teller,
+            far_end: match &source {
+                LineSource::Owned(connector) => connector.far_end(),
+                LineSource::Lent(_) => FarEnd::default(),
+            },
             notices: Arc::new(Notices::new()),
             admission: Semaphore::new(
                 limits
@@ -153,7 +162,8 @@ impl Line {
             ),
             closing: CancellationToken::new(),
             left_unknown: Mutex::default(),
-            schemas: Mutex::default(),
+            lists: Lists::default(),
+            attended: AtomicBool::new(false),
             settings: Arc::new(settings),
             gate,
             generations: AtomicU64::new(0),
@@ -185,7 +195,7 @@ impl Line {
                 .unwrap_or_else(PoisonError::into_inner);
             *hardest = (*hardest).max(Some(*how));
         }
-        self.events.tell(&self.name, self.ownership, what);
+        self.teller.tell(what);
     }
 
     pub(crate) fn status(&self) -> ConnectionStatus {
@@ -269,6 +279,20 @@ impl Line {
         }
     }
 
+    /// Whether no process or transport of any session is left.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+        stopping.iter().all(CancellationToken::is_cancelled)
+    }
+
+    /// Its supervisor is gone, and its actor with it or about to be.
+    pub(crate) fn abandon(&self) {
+        self.closing.cancel();
+        // An actor that is still on its way out says the same at its end.
+        self.status
+            .send_modify(|status| status.state = ConnectionState::Closed);
+    }
+
     /// An operation ended without anybody knowing its outcome. It matters to the report of a
     /// shutdown.
     pub(crate) fn note_unknown(&self, operation: OperationId) {
@@ -280,19 +304,17 @@ impl Line {
         }
     }
 
-    /// The schemas that were read from the newest session.
-    pub(crate) fn schemas_of_this_generation(&self) -> Option<Arc<ToolSchemas>> {
-        let newest = self.status.borrow().generation;
-        let schemas = self
-            .schemas
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        schemas.filter(|s| Some(s.generation) == newest)
-    }
-
-    pub(crate) fn keep_schemas(&self, schemas: &Arc<ToolSchemas>) {
-        *self.schemas.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(schemas));
+    /// The session that takes operations, if one does and is not known to be over.
+    pub(crate) fn live(&self) -> Option<Generation> {
+        let (state, generation) = {
+            let status = self.status.borrow();
+            (status.state, status.generation)
+        };
+        // Its end is in its pulse before it is in the status.
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let pulse = newest.as_ref().filter(|pulse| !pulse.is_ended())?;
+        let live = state == ConnectionState::Live && generation == Some(pulse.generation);
+        live.then_some(pulse.generation)
     }
 
     /// How far the runtime had to go, at most, to stop a session of this connection.

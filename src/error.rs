@@ -6,15 +6,18 @@
 //! [policy](crate::policy), and a text that suggests it would be read by models.
 
 mod lifecycle;
+mod list;
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use crate::{
+    credentials::{Challenge, CredentialsError},
     evidence::{Loss, Outcome, ServerError, WireFault},
     operation::{ConnectionName, Generation, NameError, OperationId, OperationKind, Ownership},
 };
 
 pub use lifecycle::{AddError, ReconnectError, StartError, StartFailure};
+pub use list::ListError;
 
 /// An error somebody else made, shared so that errors stay cheap to clone.
 pub type Source = Arc<dyn Error + Send + Sync>;
@@ -118,6 +121,12 @@ pub enum NotSentReason {
         /// The revision.
         revision: String,
     },
+    /// The server has not declared that it has what is asked for.
+    #[error("the server does not declare {what}")]
+    NotDeclared {
+        /// What.
+        what: &'static str,
+    },
     /// The connection is full.
     #[error("the connection has {in_flight} operations in flight and {queued} waiting")]
     Overloaded {
@@ -156,6 +165,9 @@ pub enum NotSentReason {
     /// The transport could not send it.
     #[error("the transport could not send it: {0}")]
     Transport(WireFault),
+    /// There is no access token for it.
+    #[error("there is no access token: {0}")]
+    Credentials(CredentialsError),
     /// The journal could not record that it is about to be sent.
     #[error("the journal could not record it: {0}")]
     Journal(Source),
@@ -207,6 +219,8 @@ pub enum Wait {
     Admission,
     /// In the mailbox, or for a session to start.
     Session,
+    /// For an access token, before anything was written.
+    Credentials,
     /// In the writer's queue, or for the answer: the total.
     Total,
     /// For the answer: the attempt's cap.
@@ -220,6 +234,7 @@ impl fmt::Display for Wait {
         f.write_str(match self {
             Self::Admission => "for a place in the connection",
             Self::Session => "for a session",
+            Self::Credentials => "for an access token",
             Self::Total => "for the answer (total)",
             Self::Attempt => "for the answer (attempt limit)",
             Self::Idle => "for progress (idle limit)",
@@ -260,6 +275,47 @@ pub enum UnknownCause {
     ActorFailed,
 }
 
+impl UnknownCause {
+    /// The cause as a word for a label.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::SessionEnded(_) | Self::SessionEndedByServer(_) => "session_ended",
+            Self::DeadlinePassed(_) => "deadline",
+            Self::Cancelled => "cancelled",
+            Self::Wire(_) => "wire",
+            Self::Status(_) => "status",
+            Self::CallEnded => "call_ended",
+            Self::WrongType(_) => "wrong_type",
+            Self::ActorFailed => "actor_failed",
+        }
+    }
+}
+
+impl NotSentReason {
+    /// The reason as a word for a label.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid",
+            Self::NotInRevision { .. } => "not_in_revision",
+            Self::NotDeclared { .. } => "not_declared",
+            Self::Credentials(_) => "credentials",
+            Self::Overloaded { .. } => "overloaded",
+            Self::DeadlinePassed(_) => "deadline",
+            Self::Cancelled => "cancelled",
+            Self::StartFailed(_) => "start_failed",
+            Self::CircuitOpen { .. } => "circuit_open",
+            Self::Closed => "closed",
+            Self::CallerOwnedClosed => "caller_owned_closed",
+            Self::ActorFailed => "actor_failed",
+            Self::Transport(_) => "transport",
+            Self::Journal(_) => "journal",
+            Self::AbsenceIsFinal => "absent",
+        }
+    }
+}
+
 /// Why a contract did not settle an unknown outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -294,6 +350,13 @@ pub enum Unsettled {
     /// The caller cancelled, or the connection was closed, before the contract was done.
     #[error("it was stopped before its contract was done")]
     Interrupted,
+}
+
+fn challenge_in(error: &CredentialsError) -> Option<Challenge> {
+    match error {
+        CredentialsError::AuthorizationRequired { challenge } => challenge.as_deref().cloned(),
+        _ => None,
+    }
 }
 
 impl CallError {
@@ -362,6 +425,23 @@ impl CallError {
         }
     }
 
+    /// What a server asks for that refused this client's credentials, also at the handshake.
+    #[must_use]
+    pub fn challenge(&self) -> Option<Challenge> {
+        match self {
+            Self::Rejected(e) if matches!(e.status, Some(401 | 403)) => {
+                e.challenge.as_deref().and_then(Challenge::parse)
+            }
+            Self::NotSent(e) => match &e.reason {
+                NotSentReason::StartFailed(start) => start.challenge(),
+                NotSentReason::CircuitOpen { last, .. } => last.as_ref()?.challenge(),
+                NotSentReason::Credentials(error) => challenge_in(error),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// The `Retry-After` header, as sent.
     #[must_use]
     pub fn retry_after(&self) -> Option<&str> {
@@ -387,11 +467,15 @@ impl CallError {
             Self::NotSent(e) => match &e.reason {
                 R::Invalid(_) => "Correct the request; nothing was sent.",
                 R::NotInRevision { .. } => "Use a request that the negotiated revision has.",
+                R::NotDeclared { .. } => "Use what the server declares; nothing was sent.",
                 R::Overloaded { .. } => {
                     "Raise the connection's limits, or spread the load; nothing was sent."
                 }
                 R::DeadlinePassed(_) => "Give the operation a longer deadline; nothing was sent.",
                 R::Cancelled => "Nothing: it was cancelled, and nothing was sent.",
+                R::StartFailed(start) if start.wants_authorization() => {
+                    "Authorise this client for the server; nothing was sent."
+                }
                 R::StartFailed(_) => "Correct what keeps the server from starting.",
                 R::CircuitOpen { .. } => {
                     "Correct what keeps the server from starting, or wait for the cool-down."
@@ -405,6 +489,7 @@ impl CallError {
                     "The connection's owner must supply a replacement, as a new lent handle."
                 }
                 R::ActorFailed => "Report the fault in the log; nothing was sent.",
+                R::Credentials(error) => error.next_step(),
                 R::Transport(_) => "Correct what keeps the server from being reached.",
                 R::Journal(_) => "Correct what keeps the journal from being written.",
                 R::AbsenceIsFinal => "Nothing: by its contract it did not run.",
@@ -478,6 +563,7 @@ impl Error for CallError {
                 NotSentReason::Journal(source) => Some(shared(source)),
                 NotSentReason::Invalid(invalid) => Some(invalid),
                 NotSentReason::Transport(fault) => Some(fault),
+                NotSentReason::Credentials(error) => Some(error),
                 _ => None,
             },
             Self::Rejected(e) => e

@@ -1,20 +1,35 @@
 //! What happened, in the past tense. The one place that tells the world about lifecycles.
 //!
-//! Each fact goes to `tracing` and to whoever subscribed. The subscription is bounded: a subscriber
-//! that falls behind is told how many facts it missed, and slows nobody down.
+//! Each fact goes to `tracing`, to the counters of the `metrics` facade, and to whoever subscribed.
+//! The subscription is bounded: a subscriber that falls behind is told how many facts it missed, and
+//! slows nobody down.
 
-use std::{sync::Arc, time::Duration};
+mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
+
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
 
-use crate::operation::{AttemptId, ConnectionName, Generation, OperationId, Ownership};
+use crate::{
+    evidence::Outcome,
+    operation::{
+        AttemptId, ConnectionName, Generation, ListKind, OperationId, OperationKind, Ownership,
+        SupervisorPath,
+    },
+    policy::ToolContract,
+};
 
 /// How many events a slow subscriber may lag behind before it misses some.
 const CAPACITY: usize = 1_024;
 
 /// A fact about one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Event {
+    /// The supervisor of the connection, which is the one that was subscribed to or one below it.
+    pub supervisor: SupervisorPath,
     /// The connection.
     pub connection: ConnectionName,
     /// Who owns it.
@@ -92,6 +107,29 @@ pub enum What {
         generation: Generation,
         /// Which attempt it is, from 1.
         number: u32,
+        /// On what ground the request is sent again, where an attempt before this one may have been
+        /// sent.
+        repeats: Option<Ground>,
+        /// It was handed over before, to a session that ended without having sent any of it.
+        moved: bool,
+        /// How long it had waited: for a place, in the mailbox, and for a session. Of a repeat, since
+        /// it was decided on.
+        waited: Duration,
+    },
+    /// An operation is over: its caller has its answer or its error, or went away.
+    OperationFinished {
+        /// The operation.
+        operation: OperationId,
+        /// What it asked.
+        kind: OperationKind,
+        /// How it ended.
+        ended: Ended,
+        /// How many attempts were handed over, as far as the caller had heard.
+        attempts: u32,
+        /// The session of the last of them.
+        generation: Option<Generation>,
+        /// From the caller's asking to the end.
+        elapsed: Duration,
     },
     /// Nobody knows whether an operation ran.
     OutcomeUnknown {
@@ -99,13 +137,23 @@ pub enum What {
         operation: OperationId,
         /// The session of its last attempt.
         generation: Generation,
+        /// Why nobody knows, as one of the few words of
+        /// [`UnknownCause::as_str`](crate::error::UnknownCause::as_str).
+        cause: &'static str,
+    },
+    /// A contract's status tool was asked what became of an operation.
+    LookedUp {
+        /// The operation whose outcome was unknown.
+        operation: OperationId,
+        /// Whether the tool knows it.
+        found: bool,
     },
     /// The server said that one of its lists changed.
     ListChanged {
         /// The session.
         generation: Generation,
         /// Which list.
-        list: Listing,
+        list: ListKind,
     },
     /// The server said that a resource changed. Which one is told to those who subscribed to it.
     ResourceUpdated {
@@ -127,6 +175,28 @@ pub enum What {
         /// What it asked for.
         what: Asked,
     },
+    /// A list was read again and is another one than before.
+    CatalogChanged {
+        /// The session that it was read from.
+        generation: Generation,
+        /// Which list.
+        list: ListKind,
+        /// The names of what is new, at most [`MOST_NAMES`](Self::MOST_NAMES).
+        added: Vec<String>,
+        /// The names of what is gone, at most as many.
+        removed: Vec<String>,
+        /// The names of what is there with something else about it, at most as many.
+        changed: Vec<String>,
+        /// How many more there are that are not named here.
+        unnamed: usize,
+    },
+    /// A list could not be read whole. The last one stays.
+    CatalogKept {
+        /// Which list.
+        list: ListKind,
+        /// Why, without secrets.
+        why: String,
+    },
     /// Frames from the server were dropped.
     FramesDropped {
         /// The session.
@@ -138,16 +208,9 @@ pub enum What {
     },
 }
 
-/// One of a server's lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Listing {
-    /// Its tools.
-    Tools,
-    /// Its prompts.
-    Prompts,
-    /// Its resources and resource templates.
-    Resources,
+impl What {
+    /// The most names of one sort that [`CatalogChanged`](Self::CatalogChanged) holds.
+    pub const MOST_NAMES: usize = 32;
 }
 
 /// What a server can ask of a host.
@@ -175,6 +238,92 @@ pub enum Dropped {
     TooLarge,
 }
 
+impl Dropped {
+    /// The reason as a word for a label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Garbage => "garbage",
+            Self::Unmatched => "unmatched",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// On what ground a request is sent again that may have been sent before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ground {
+    /// The protocol defines it as a read, and its session was lost.
+    Read,
+    /// The contract [`ToolContract::ReadOnly`].
+    ReadOnly,
+    /// The contract [`ToolContract::Idempotent`].
+    Idempotent,
+    /// The contract [`ToolContract::Keyed`].
+    Keyed,
+    /// The server refused the credentials that it went with, there are others now, and the
+    /// connection's own setting allows it.
+    Credentials,
+}
+
+impl Ground {
+    /// The ground as a word for a label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::ReadOnly => "read_only",
+            Self::Idempotent => "idempotent",
+            Self::Keyed => "keyed",
+            Self::Credentials => "credentials",
+        }
+    }
+
+    /// What allows a repeat under this contract; a request that has none is a read.
+    pub(crate) fn of(contract: &ToolContract) -> Self {
+        match contract {
+            ToolContract::ReadOnly => Self::ReadOnly,
+            ToolContract::Idempotent => Self::Idempotent,
+            ToolContract::Keyed { .. } => Self::Keyed,
+            ToolContract::AtMostOnce | ToolContract::Status { .. } => Self::Read,
+        }
+    }
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ended {
+    /// With an answer.
+    Answered,
+    /// With a tool's answer that says `isError`.
+    ToolError,
+    /// Without an answer; this is what is known.
+    Without(Outcome),
+    /// Its caller went away.
+    Abandoned {
+        /// Whether the request may have reached the server. `false` is proof that it did not.
+        perhaps_sent: bool,
+    },
+}
+
+impl Ended {
+    /// The end as a word for a label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::ToolError => "tool_error",
+            Self::Without(Outcome::NotSent) => "not_sent",
+            Self::Without(Outcome::Rejected) => "rejected",
+            Self::Without(Outcome::Failed) => "failed",
+            Self::Without(Outcome::Unknown) => "unknown",
+            Self::Abandoned { .. } => "abandoned",
+        }
+    }
+}
+
 /// How far the runtime had to go to stop a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stopped {
@@ -188,10 +337,13 @@ pub enum Stopped {
     Killed,
 }
 
-/// Where events go.
+/// Where the events of one supervisor go: to its own subscribers, and to those of the supervisors
+/// above it.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
-    sender: broadcast::Sender<Arc<Event>>,
+    supervisor: SupervisorPath,
+    /// Its own, then those above it.
+    senders: Arc<[broadcast::Sender<Arc<Event>>]>,
 }
 
 /// A subscription to events.
@@ -224,169 +376,95 @@ impl EventStream {
 
 impl Events {
     pub(crate) fn new() -> Self {
+        #[cfg(feature = "metrics")]
+        metrics::describe();
         Self {
-            sender: broadcast::Sender::new(CAPACITY),
+            supervisor: SupervisorPath::default(),
+            senders: Arc::new([broadcast::Sender::new(CAPACITY)]),
+        }
+    }
+
+    /// The events of a supervisor below this one.
+    pub(crate) fn below(&self, supervisor: SupervisorPath) -> Self {
+        let own = [broadcast::Sender::new(CAPACITY)];
+        Self {
+            supervisor,
+            senders: own
+                .into_iter()
+                .chain(self.senders.iter().cloned())
+                .collect(),
         }
     }
 
     pub(crate) fn subscribe(&self) -> EventStream {
-        EventStream(self.sender.subscribe())
+        EventStream(self.senders[0].subscribe())
     }
 
-    pub(crate) fn tell(&self, connection: &ConnectionName, ownership: Ownership, what: What) {
-        log(connection, ownership, &what);
-        if self.sender.receiver_count() > 0 {
-            let event = Event {
-                connection: connection.clone(),
-                ownership,
-                what,
-            };
-            // An error means that the last subscriber has just gone.
-            let _ = self.sender.send(Arc::new(event));
+    /// What tells of one connection.
+    pub(crate) fn of(&self, connection: ConnectionName, ownership: Ownership) -> Teller {
+        let shown: Arc<str> = match self.supervisor.is_top() {
+            true => connection.shared(),
+            false => format!("{}/{connection}", self.supervisor).into(),
+        };
+        Teller {
+            #[cfg(feature = "metrics")]
+            counts: metrics::Counts::new(&shown),
+            shown,
+            connection,
+            ownership,
+            events: self.clone(),
         }
+    }
+
+    fn send(&self, connection: &ConnectionName, ownership: Ownership, what: What) {
+        let mut listening = self.senders.iter().filter(|s| s.receiver_count() > 0);
+        let Some(first) = listening.next() else {
+            return;
+        };
+        let event = Arc::new(Event {
+            supervisor: self.supervisor.clone(),
+            connection: connection.clone(),
+            ownership,
+            what,
+        });
+        for sender in listening {
+            // An error means that the last subscriber has just gone.
+            let _ = sender.send(Arc::clone(&event));
+        }
+        let _ = first.send(event);
     }
 }
 
-fn log(connection: &ConnectionName, ownership: Ownership, what: &What) {
-    let name = connection.as_str();
-    match what {
-        What::SessionStarting { generation } => {
-            tracing::debug!(
-                connection = name,
-                generation = generation.0,
-                "session starting"
-            );
-        }
-        What::SessionStarted {
-            generation,
-            revision,
-        } => {
-            tracing::info!(
-                connection = name,
-                generation = generation.0,
-                revision,
-                "session started"
-            );
-        }
-        What::StartFailed { generation, why } => {
-            tracing::warn!(
-                connection = name,
-                generation = generation.0,
-                why,
-                "start failed"
-            );
-        }
-        What::SessionLost {
-            generation,
-            why,
-            unanswered,
-        } => {
-            tracing::warn!(
-                connection = name,
-                generation = generation.0,
-                why,
-                unanswered,
-                "session lost"
-            );
-        }
-        What::SessionRetired { generation, why } => {
-            tracing::info!(
-                connection = name,
-                generation = generation.0,
-                why,
-                "session retired"
-            );
-        }
-        What::SessionStopped { generation, how } => {
-            tracing::info!(
-                connection = name,
-                generation = generation.0,
-                ?how,
-                "session stopped"
-            );
-        }
-        What::CircuitOpened { cool_down } => {
-            tracing::warn!(connection = name, ?cool_down, "circuit opened");
-        }
-        What::CircuitProbed => tracing::info!(connection = name, "circuit probed"),
-        What::CircuitClosed => tracing::info!(connection = name, "circuit closed"),
-        What::ActorRestarted => tracing::error!(connection = name, "connection actor restarted"),
-        What::LentLost => {
-            tracing::warn!(connection = name, %ownership, "caller-owned connection is closed");
-        }
-        What::AttemptStarted {
-            operation,
-            attempt,
-            generation,
-            number,
-        } => {
-            tracing::trace!(
-                connection = name,
-                %operation,
-                %attempt,
-                generation = generation.0,
-                number,
-                "attempt started"
-            );
-        }
-        What::OutcomeUnknown {
-            operation,
-            generation,
-        } => {
-            tracing::warn!(
-                connection = name,
-                %ownership,
-                %operation,
-                generation = generation.0,
-                "outcome unknown"
-            );
-        }
-        What::ListChanged { generation, list } => {
-            tracing::debug!(
-                connection = name,
-                generation = generation.0,
-                ?list,
-                "list changed"
-            );
-        }
-        What::ResourceUpdated { generation } => {
-            tracing::trace!(
-                connection = name,
-                generation = generation.0,
-                "resource updated"
-            );
-        }
-        What::LogReceived { generation, total } => {
-            tracing::debug!(
-                connection = name,
-                generation = generation.0,
-                total,
-                "log messages received"
-            );
-        }
-        What::HandlerAsked { generation, what } => {
-            tracing::debug!(
-                connection = name,
-                generation = generation.0,
-                ?what,
-                "handler asked"
-            );
-        }
-        What::FramesDropped {
-            generation,
-            why,
-            total,
-        } => {
-            // One line for the first of a kind, then one at each doubling: no flood.
-            if total.is_power_of_two() {
-                tracing::warn!(
-                    connection = name,
-                    generation = generation.0,
-                    ?why,
-                    total,
-                    "frames dropped"
-                );
-            }
-        }
+/// Tells what happens to one connection: to the log, to the counters, and to the subscribers.
+pub(crate) struct Teller {
+    connection: ConnectionName,
+    /// Its name behind the path of its supervisor, as the log and the counters show it.
+    shown: Arc<str>,
+    ownership: Ownership,
+    events: Events,
+    #[cfg(feature = "metrics")]
+    counts: metrics::Counts,
+}
+
+impl Teller {
+    pub(crate) fn tell(&self, what: What) {
+        log::log(&self.shown, self.ownership, &what);
+        #[cfg(feature = "metrics")]
+        self.counts.count(&what);
+        self.events.send(&self.connection, self.ownership, what);
+    }
+
+    /// An operation has begun. Its end is told as [`What::OperationFinished`].
+    pub(crate) fn operation_began(&self) {
+        #[cfg(feature = "metrics")]
+        self.counts.operation_began();
+    }
+}
+
+impl fmt::Debug for Teller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Teller")
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
     }
 }

@@ -10,9 +10,11 @@ use std::{
     fmt,
     sync::{
         OnceLock,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
 };
+
+use crate::credentials::{AccessToken, CredentialsError, Refusal};
 
 pub use judge::{
     CameBack, JudgeRules, NotFoundMeans, SessionAfter, SessionEndedList, judge, retry_after_seconds,
@@ -60,6 +62,7 @@ const RECALLED: u8 = 3;
 #[derive(Debug, Default)]
 pub struct DispatchCell {
     state: AtomicU8,
+    waits_for_token: AtomicBool,
     report: OnceLock<WireReport>,
 }
 
@@ -111,6 +114,17 @@ impl DispatchCell {
         self.state.load(Ordering::Acquire) == RECALLED
     }
 
+    /// Notes whether the request waits for an access token. It decides nothing, and tells which
+    /// wait a deadline ended.
+    pub(crate) fn note_wait_for_token(&self, waits: bool) {
+        self.waits_for_token.store(waits, Ordering::Relaxed);
+    }
+
+    /// Whether the request waits for an access token.
+    pub(crate) fn waits_for_token(&self) -> bool {
+        self.waits_for_token.load(Ordering::Relaxed)
+    }
+
     /// Notes what the transport saw. The first report stays.
     pub fn report(&self, report: WireReport) {
         let _ = self.report.set(report);
@@ -138,6 +152,8 @@ pub struct WireReport {
     pub fault: Option<WireFault>,
     /// The JSON-RPC error that came with a status that is not one of success.
     pub error: Option<ServerError>,
+    /// The token of a request that was refused with 401 or 403.
+    pub refused_token: Option<AccessToken>,
 }
 
 impl WireReport {
@@ -145,6 +161,17 @@ impl WireReport {
     #[must_use]
     pub fn failed_status(&self) -> Option<u16> {
         self.status.filter(|status| !(200..300).contains(status))
+    }
+
+    /// The server's refusal of the request's credentials, if that is what came.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        let status = self.status.filter(|status| matches!(status, 401 | 403))?;
+        Some(Refusal {
+            token: self.refused_token.clone(),
+            status,
+            header: self.challenge.clone(),
+        })
     }
 }
 
@@ -158,6 +185,9 @@ pub enum WireFault {
     /// The request could not be put into bytes.
     #[error("the request could not be encoded: {0}")]
     Unencodable(String),
+    /// There is no access token for the request, so no byte of it was sent.
+    #[error("there is no access token: {0}")]
+    NoToken(CredentialsError),
     /// The HTTP exchange broke after it may have begun.
     #[error("the HTTP exchange broke: {0}")]
     ExchangeBroke(String),

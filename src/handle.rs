@@ -9,7 +9,11 @@
 //! | [`SharedConnection`] | yes | yes | no | yes |
 //! | [`LentConnection`] | yes | no | no | yes |
 
+mod catalog;
+
 use std::{fmt, marker::PhantomData, ops::Deref, sync::Arc};
+
+pub use catalog::Catalog;
 
 use rmcp::model::{
     GetPromptResult, ListPromptsResult, ListResourcesResult, ListToolsResult, ReadResourceResult,
@@ -88,6 +92,12 @@ impl Connection {
     /// process, in which case it will not be sent.
     pub async fn call_tool(&self, call: ToolCall) -> Result<ToolAnswer, CallError> {
         self.caller().call_tool(call).await
+    }
+
+    /// What the server has on offer, as complete lists that are kept and read again when needed.
+    #[must_use]
+    pub fn catalog(&self) -> Catalog {
+        Catalog::of(&self.line)
     }
 
     /// Lists a page of the server's tools. Asked once more on a fresh session after a loss.

@@ -110,12 +110,14 @@
 //! | module | holds |
 //! |---|---|
 //! | [`operation`] | what can be asked, by whom it is identified, how long it may take |
+//! | [`credentials`] | where a request's access token comes from, and what a refusal asks for |
 //! | [`evidence`] | what is known about a request, and the outcome table as a function |
 //! | [`policy`] | contracts, backoff, and the decision whether to repeat |
 //! | [`spec`] | what a connection is to be |
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
+//! | [`catalog`] | what a server has on offer, as it was last read whole |
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
 //! | [`handle`] | what users hold, and the rights that come with it |
@@ -133,8 +135,9 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod call;
-mod catalog;
+pub mod catalog;
 pub mod connection;
+pub mod credentials;
 pub mod error;
 pub mod event;
 pub mod evidence;
@@ -147,16 +150,17 @@ mod session;
 pub mod spec;
 mod subscription;
 pub mod supervisor;
+mod telemetry;
 mod transport;
 
 pub use call::{AnswerKind, ToolAnswer};
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
 pub use evidence::Outcome;
-pub use handle::{Connection, LentConnection, OwnedConnection, SharedConnection};
+pub use handle::{Catalog, Connection, LentConnection, OwnedConnection, SharedConnection};
 pub use operation::{
     ConnectionName, CustomCall, Generation, IdempotencyKey, KeyError, OperationId, Ownership, Page,
-    Ping, PromptGet, ResourceRead, ToolCall,
+    Ping, PromptGet, ResourceRead, SupervisorPath, ToolCall,
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};

@@ -12,7 +12,8 @@ use crate::supervisor::{Supervisor, SupervisorBuilder, SupervisorError};
 ///
 /// # Errors
 ///
-/// [`SupervisorError`], if the parent no longer runs.
+/// [`SupervisorError`], if the parent no longer runs, or if the supervisor is to be
+/// [`under`](SupervisorBuilder::under) another one that is shutting down.
 ///
 /// # Cancel safety
 ///

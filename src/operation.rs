@@ -4,6 +4,8 @@
 //! agent and inspected without a connection existing at all.
 
 mod pages;
+mod path;
+mod progress;
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -14,6 +16,9 @@ use uuid::Uuid;
 
 pub use pages::EndlessList;
 pub(crate) use pages::{Turn, Walk};
+pub use path::SupervisorPath;
+pub use progress::{Progress, ProgressStream};
+pub(crate) use progress::{ProgressSink, progress};
 
 /// The longest tool, prompt or method name that is sent, in bytes.
 ///
@@ -35,7 +40,8 @@ macro_rules! uuid_identity {
     ($name:ident) => {
         impl $name {
             /// Mints a new identity.
-            pub(crate) fn mint() -> Self {
+            #[must_use]
+            pub fn mint() -> Self {
                 Self(Uuid::now_v7())
             }
         }
@@ -82,6 +88,10 @@ impl ConnectionName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    pub(crate) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
     }
 }
 
@@ -251,6 +261,8 @@ pub enum OperationKind {
     GetPrompt,
     /// `resources/list`.
     ListResources,
+    /// `resources/templates/list`.
+    ListResourceTemplates,
     /// `resources/read`.
     ReadResource,
     /// `ping`, which the revisions before 2026-07-28 have.
@@ -277,6 +289,7 @@ impl OperationKind {
             Self::ListPrompts => "prompts/list",
             Self::GetPrompt => "prompts/get",
             Self::ListResources => "resources/list",
+            Self::ListResourceTemplates => "resources/templates/list",
             Self::ReadResource => "resources/read",
             Self::Ping => "ping",
             Self::Custom => "custom",
@@ -284,16 +297,63 @@ impl OperationKind {
     }
 }
 
-/// How long an operation may take, and who may stop it.
+/// One of the lists that a server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ListKind {
+    /// Its tools.
+    Tools,
+    /// Its prompts.
+    Prompts,
+    /// Its resources.
+    Resources,
+    /// The templates of its resources.
+    ResourceTemplates,
+}
+
+impl fmt::Display for ListKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tools => "the list of tools",
+            Self::Prompts => "the list of prompts",
+            Self::Resources => "the list of resources",
+            Self::ResourceTemplates => "the list of resource templates",
+        })
+    }
+}
+
+/// How long an operation may take, who may stop it, and what else every operation can be given.
 ///
 /// All of it is optional: what is not set comes from the connection's
 /// [`Limits`](crate::spec::Limits), which always has a total.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Budget {
     pub(crate) total: Option<Duration>,
     pub(crate) attempt: Option<Duration>,
     pub(crate) idle: Option<Duration>,
     pub(crate) cancel: Option<CancellationToken>,
+    pub(crate) id: Option<OperationId>,
+    pub(crate) progress: Option<ProgressSink>,
+    pub(crate) meta: Map<String, Value>,
+}
+
+impl Budget {
+    /// The identity that the caller chose, or a new one.
+    pub(crate) fn operation(&self) -> OperationId {
+        self.id.unwrap_or_else(OperationId::mint)
+    }
+}
+
+impl fmt::Debug for Budget {
+    /// Shows nothing of the metadata, which may hold anything.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget")
+            .field("total", &self.total)
+            .field("attempt", &self.attempt)
+            .field("idle", &self.idle)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
 }
 
 macro_rules! budget_setters {
@@ -319,6 +379,46 @@ macro_rules! budget_setters {
             pub fn idle_limit(mut self, limit: Duration) -> Self {
                 self.budget.idle = Some(limit);
                 self
+            }
+
+            /// The identity of the operation, instead of a new one: to know it before the answer.
+            /// One operation, one identity: it is for the caller not to give it to a second one.
+            #[must_use]
+            pub fn operation_id(mut self, id: OperationId) -> Self {
+                self.budget.id = Some(id);
+                self
+            }
+
+            /// Adds an entry to the request's `_meta`. What the protocol itself puts there, such as
+            /// the progress token, cannot be replaced.
+            #[must_use]
+            pub fn meta(mut self, key: impl Into<String>, value: Value) -> Self {
+                self.budget.meta.insert(key.into(), value);
+                self
+            }
+
+            /// The progress of this operation, and of no other, as the server tells it.
+            ///
+            /// On a caller-owned connection the server's notifications go to the caller's own
+            /// client service, and the stream ends without any.
+            ///
+            /// ```
+            /// # use mcp_supervisor::{CallError, Connection, ToolAnswer, ToolCall};
+            /// # async fn index(connection: &Connection) -> Result<ToolAnswer, CallError> {
+            /// let mut call = ToolCall::new("index", serde_json::json!({ "path": "docs" }));
+            /// let mut progress = call.progress();
+            /// tokio::spawn(async move {
+            ///     while let Some(step) = progress.next().await {
+            ///         println!("{} of {:?}", step.progress, step.total);
+            ///     }
+            /// });
+            /// connection.call_tool(call).await
+            /// # }
+            /// ```
+            pub fn progress(&mut self) -> ProgressStream {
+                let (sink, stream) = progress();
+                self.budget.progress = Some(sink);
+                stream
             }
 
             /// Lets `token` cancel the operation: it is recalled if it was not sent yet, and

@@ -6,6 +6,7 @@
 
 mod actor;
 mod host_side;
+mod kept;
 mod offer;
 mod start;
 
@@ -21,7 +22,7 @@ use rmcp::{
     Peer, RoleClient, ServiceError,
     model::{
         CancelledNotification, CancelledNotificationParam, ClientRequest, GetExtensions as _,
-        ProtocolVersion, RequestId, ServerResult,
+        ProgressToken, ProtocolVersion, RequestId, ServerCapabilities, ServerResult,
     },
     service::PeerRequestOptions,
 };
@@ -35,7 +36,8 @@ pub(crate) use start::Connector;
 use crate::{
     evidence::{DispatchCell, Loss},
     operation::Ownership,
-    transport::{Pulse, witness::Witnessed},
+    telemetry::Seen,
+    transport::{Listener, Pulse, clock::Clock, witness::Witnessed},
 };
 
 /// A live session.
@@ -44,6 +46,17 @@ pub(crate) struct Session {
     pub(crate) revision: ProtocolVersion,
     ownership: Ownership,
     peer: Peer<RoleClient>,
+}
+
+/// What goes along with a request beside its bytes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Along {
+    /// The longest silence.
+    pub(crate) idle: Option<Duration>,
+    /// The clock of its operation.
+    pub(crate) clock: Option<Arc<Clock>>,
+    /// Who hears of its progress.
+    pub(crate) listener: Option<Arc<Listener>>,
 }
 
 /// Why a session did not take a request. Nothing was sent.
@@ -55,8 +68,10 @@ pub(crate) enum NotTaken {
     Full,
     /// The session is over.
     Ended,
-    /// The revision of the session has no ping.
-    NoPing,
+    /// The revision of the session has no such request.
+    NotInRevision(&'static str),
+    /// The server did not declare that it has what is asked for.
+    NotDeclared(&'static str),
 }
 
 impl Session {
@@ -85,19 +100,42 @@ impl Session {
         self.pulse.is_ended()
     }
 
+    /// Whether the revision and the server have such a request, as far as that can be told.
+    fn has(&self, request: &ClientRequest) -> Result<(), NotTaken> {
+        use ClientRequest as R;
+        let older = self.revision.has_initialize();
+        let declared = |has: fn(&ServerCapabilities) -> bool, what| {
+            let info = self.peer.peer_info();
+            match info.is_some_and(|info| has(&info.capabilities)) {
+                true => Ok(()),
+                false => Err(NotTaken::NotDeclared(what)),
+            }
+        };
+        match request {
+            R::PingRequest(_) if !older => Err(NotTaken::NotInRevision("ping")),
+            R::SetLevelRequest(_) if !older => Err(NotTaken::NotInRevision("logging/setLevel")),
+            R::ListSkillsRequest(_) | R::GetSkillRequest(_) => {
+                declared(ServerCapabilities::supports_skills, "skills")
+            }
+            R::ReadResourceDirectoryRequest(_) => declared(
+                ServerCapabilities::supports_directory_read,
+                "reading directories of resources",
+            ),
+            _ => Ok(()),
+        }
+    }
+
     /// Hands a request over, in the caller's order, without waiting.
     pub(crate) fn hand_over(
         &self,
         mut request: ClientRequest,
         cell: &Arc<DispatchCell>,
-        idle: Option<Duration>,
+        along: &Along,
     ) -> Result<Pending, NotTaken> {
         if self.is_over() {
             return Err(NotTaken::Ended);
         }
-        if matches!(request, ClientRequest::PingRequest(_)) && !self.revision.has_initialize() {
-            return Err(NotTaken::NoPing);
-        }
+        self.has(&request)?;
         if self.ownership.is_lent() {
             // There is no witness below: from here on it counts as perhaps sent.
             if !cell.begin_write() {
@@ -107,10 +145,13 @@ impl Session {
         } else {
             request.extensions_mut().insert(Witnessed(Arc::clone(cell)));
         }
+        // What is lent is not heard by us, and so rmcp minds its silence.
+        let idle = along.idle.filter(|_| self.ownership.is_lent());
         let mut options = PeerRequestOptions::no_options();
         if let Some(idle) = idle {
             options = PeerRequestOptions::with_timeout(idle).reset_timeout_on_progress();
         }
+        let listing = self.pulse.calls.listing();
         let handle = match poll_once(self.peer.send_request_with_option(request, options)) {
             Some(Ok(handle)) => handle,
             Some(Err(_)) => {
@@ -122,14 +163,17 @@ impl Session {
             }
             None => return Err(NotTaken::Full),
         };
-        self.pulse.enter();
         let id = handle.id.clone();
+        let token = handle.progress_token.clone();
+        listing.list(&id, &token, along.clock.as_ref(), along.listener.as_ref());
+        self.pulse.enter();
         let answer = match idle {
             None => Answer::Plain(handle.rx),
             Some(_) => Answer::WithIdleLimit(Box::pin(handle.await_response())),
         };
         Ok(Pending {
             id,
+            token,
             answer,
             handed_over: self.pulse.tick(),
             cell: Arc::clone(cell),
@@ -167,6 +211,7 @@ enum Answer {
 /// it any more. Neither waits.
 pub(crate) struct Pending {
     id: RequestId,
+    token: ProgressToken,
     answer: Answer,
     handed_over: u64,
     cell: Arc<DispatchCell>,
@@ -218,6 +263,12 @@ impl Pending {
         self.pulse.heard_since(self.handed_over)
     }
 
+    /// Notes what a caller learns with it.
+    pub(crate) fn seen(&self, seen: &mut Seen) {
+        seen.generation = Some(self.pulse.generation);
+        seen.request = Some(self.id.clone());
+    }
+
     /// rmcp's handle of the session.
     #[allow(dead_code, reason = "the rounds of `input_required` take it")]
     pub(crate) fn peer(&self) -> &Peer<RoleClient> {
@@ -248,6 +299,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
+        self.pulse.calls.strike(&self.id, &self.token);
         self.pulse.leave();
         if self.settled || self.cell.recall() || self.pulse.is_ended() {
             return;

@@ -6,13 +6,14 @@
 mod factory;
 mod handler;
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
 pub(crate) use handler::{Handler, Panicked};
 use rmcp::ClientHandler;
 
 use crate::{
+    credentials::TokenSource,
     evidence::{JudgeRules, NotFoundMeans, SessionEndedList},
     policy::{Backoff, Contracts, Repeats, ToolContract},
 };
@@ -97,6 +98,9 @@ pub struct Limits {
     pub stderr_tail_bytes: usize,
     /// How often the stream of one answer is resumed, where the revision can.
     pub max_resumes: u32,
+    /// How long an operation's limits are put off, at most, while the host's handler answers what
+    /// the server asks about it: the person behind it may take her time. Zero puts nothing off.
+    pub hold: Duration,
     /// The most pages of a list that are read before the walk over it ends in an error.
     pub max_pages: usize,
     /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
@@ -120,12 +124,31 @@ impl Default for Limits {
             max_answer_bytes: 16 * 1024 * 1024,
             stderr_tail_bytes: 8 * 1024,
             max_resumes: 3,
+            hold: Duration::from_secs(600),
             max_pages: 1_000,
             stdin_grace: Duration::from_secs(2),
             term_grace: Duration::from_secs(2),
             reconnect_grace: Duration::from_secs(2),
         }
     }
+}
+
+/// What of the host's trace a server is told, in the `_meta` of each request.
+///
+/// It takes the feature `otel`. A request's own `_meta` wins: what a caller has put under these
+/// names is sent as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TraceContext {
+    /// Nothing, because a server is as likely as not somebody else's, and the identities of the
+    /// host's traces are no business of theirs until the host says so.
+    #[default]
+    Withheld,
+    /// `traceparent` and `tracestate`, by which the server's spans join the host's trace.
+    Sent,
+    /// Those, and the `baggage` that the host's global propagator makes of its own values, which
+    /// may name users.
+    SentWithBaggage,
 }
 
 /// When a connection is given up for a while.
@@ -227,9 +250,9 @@ impl StdioSpec {
     }
 }
 
-impl std::fmt::Debug for StdioSpec {
+impl fmt::Debug for StdioSpec {
     /// Shows the command alone: arguments and variables hold credentials in the field.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StdioSpec")
             .field("command", &self.command)
             .finish_non_exhaustive()
@@ -242,7 +265,19 @@ pub struct HttpSpec {
     pub(crate) url: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) bearer: Option<String>,
+    pub(crate) tokens: Option<Tokens>,
+    pub(crate) resend_after_401: bool,
     pub(crate) http2_prior_knowledge: bool,
+}
+
+/// A source of access tokens, which shows nothing of itself.
+#[derive(Clone)]
+pub(crate) struct Tokens(pub(crate) Arc<dyn TokenSource>);
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tokens")
+    }
 }
 
 impl HttpSpec {
@@ -252,6 +287,8 @@ impl HttpSpec {
             url: url.into(),
             headers: Vec::new(),
             bearer: None,
+            tokens: None,
+            resend_after_401: false,
             http2_prior_knowledge: false,
         }
     }
@@ -270,6 +307,24 @@ impl HttpSpec {
         self
     }
 
+    /// Gets the token of each request from this source. A request for which there is none is not
+    /// sent; one that is refused is refused, and the next one has another token.
+    #[must_use]
+    pub fn credentials(mut self, source: impl TokenSource + 'static) -> Self {
+        self.tokens = Some(Tokens(Arc::new(source)));
+        self
+    }
+
+    /// Lets an operation that was answered 401, or 403 for its scope, go out once more after its
+    /// source has given another token: on the same session, within its deadline, as an attempt of
+    /// its own. Off by default, because it is a second sending: by RFC 9110 the first one was not
+    /// applied, but it is the server that says so. Needs [`credentials`](Self::credentials).
+    #[must_use]
+    pub fn resend_after_401(mut self, resend: bool) -> Self {
+        self.resend_after_401 = resend;
+        self
+    }
+
     /// Speaks HTTP/2 from the first byte, as servers without TLS need it to be told.
     #[must_use]
     pub fn http2_prior_knowledge(mut self) -> Self {
@@ -278,9 +333,9 @@ impl HttpSpec {
     }
 }
 
-impl std::fmt::Debug for HttpSpec {
+impl fmt::Debug for HttpSpec {
     /// Shows nothing of the URL's query, the headers or the token: they hold credentials.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = self.url.split(['?', '#']).next().unwrap_or_default();
         let url = url.rsplit_once('@').map_or(url, |(_, host)| host);
         f.debug_struct("HttpSpec")
@@ -302,8 +357,8 @@ pub enum WireOrder {
 pub(crate) enum TransportSpec {
     Stdio(StdioSpec),
     Http(HttpSpec),
-    Custom(std::sync::Arc<dyn OpenTransport>, WireOrder),
-    Stream(std::sync::Arc<dyn OpenStream>),
+    Custom(Arc<dyn OpenTransport>, WireOrder),
+    Stream(Arc<dyn OpenStream>),
 }
 
 /// A framework-owned connection: how to build its transport, and the rules it runs under.
@@ -324,6 +379,9 @@ pub(crate) struct Settings {
     pub(crate) repeats: Repeats,
     pub(crate) rules: JudgeRules,
     pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) trace_context: TraceContext,
+    /// Where fresh credentials come from, where a refused operation may then be sent once more.
+    pub(crate) resend_with: Option<Tokens>,
     pub(crate) handler: Handler,
 }
 
@@ -338,15 +396,19 @@ impl From<StdioSpec> for ConnectionSpec {
 
 impl From<HttpSpec> for ConnectionSpec {
     fn from(spec: HttpSpec) -> Self {
+        let resend_with = spec.tokens.clone().filter(|_| spec.resend_after_401);
         Self {
             transport: TransportSpec::Http(spec),
-            settings: Settings::default(),
+            settings: Settings {
+                resend_with,
+                ..Settings::default()
+            },
         }
     }
 }
 
-impl std::fmt::Debug for ConnectionSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for ConnectionSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.transport {
             TransportSpec::Stdio(spec) => spec.fmt(f),
             TransportSpec::Http(spec) => spec.fmt(f),
@@ -377,6 +439,13 @@ macro_rules! settings_setters {
             #[must_use]
             pub fn repeats(mut self, repeats: Repeats) -> Self {
                 self.settings.repeats = repeats;
+                self
+            }
+
+            /// What of the host's trace the server is told.
+            #[must_use]
+            pub fn trace_context(mut self, trace_context: $crate::spec::TraceContext) -> Self {
+                self.settings.trace_context = trace_context;
                 self
             }
 
@@ -480,6 +549,21 @@ impl StdioSpec {
 
 impl HttpSpec {
     fn check(&self) -> Result<(), SpecError> {
+        let objection = |what, why: &str| {
+            let why = why.to_owned();
+            Err(SpecError::Http { what, why })
+        };
+        if self.tokens.is_none() && self.resend_after_401 {
+            return objection("resend_after_401", "there are no credentials to renew");
+        }
+        if self.tokens.is_some() && self.bearer.is_some() {
+            return objection("bearer token", "the credentials are to supply it");
+        }
+        let is_authorization =
+            |(name, _): &(String, String)| name.eq_ignore_ascii_case("authorization");
+        if self.tokens.is_some() && self.headers.iter().any(is_authorization) {
+            return objection("header", "the credentials are to supply \"Authorization\"");
+        }
         let scheme = self
             .url
             .split_once("://")
@@ -536,6 +620,9 @@ impl Settings {
                 total: l.total,
             });
         }
+        if cfg!(not(feature = "otel")) && self.trace_context != TraceContext::Withheld {
+            return Err(SpecError::NotCompiled { feature: "otel" });
+        }
         if l.max_in_flight > 1_000 {
             return Err(SpecError::TooManyInFlight {
                 asked: l.max_in_flight,
@@ -573,7 +660,7 @@ pub enum SpecError {
     /// The URL, a header or the token cannot be sent.
     #[error("the HTTP {what} cannot be used: {why}")]
     Http {
-        /// What: "url", "header", "bearer token".
+        /// What: "url", "header", "bearer token", "resend_after_401".
         what: &'static str,
         /// Why, without the value.
         why: String,
@@ -606,7 +693,7 @@ pub enum SpecError {
         /// What was asked for.
         asked: Duration,
     },
-    /// The crate was compiled without the feature that this transport needs.
+    /// The crate was compiled without the feature that this needs.
     #[error("this build has no `{feature}` feature; enable it in Cargo.toml")]
     NotCompiled {
         /// The missing feature.

@@ -2,11 +2,12 @@
 
 use tokio::sync::watch;
 
-use crate::{event::Listing, operation::Generation};
+use crate::operation::{Generation, ListKind};
 
 /// What one connection's server told, over all its sessions.
 pub(crate) struct Notices {
-    changed: [watch::Sender<Changed>; 3],
+    /// By the kind of list. What a server says of its resources holds for their templates too.
+    changed: [watch::Sender<Changed>; 4],
 }
 
 /// How often the server said that a list changed, and on which session it did so last.
@@ -25,11 +26,11 @@ impl Notices {
 
     /// The changes of a list, from now on. What is seen is the newest; bursts are one.
     #[allow(dead_code, reason = "the catalog takes it")]
-    pub(crate) fn changes(&self, list: Listing) -> watch::Receiver<Changed> {
+    pub(crate) fn changes(&self, list: ListKind) -> watch::Receiver<Changed> {
         self.changed[list as usize].subscribe()
     }
 
-    pub(crate) fn list_changed(&self, generation: Generation, list: Listing) {
+    pub(crate) fn list_changed(&self, generation: Generation, list: ListKind) {
         self.changed[list as usize].send_modify(|changed| {
             changed.generation = Some(generation);
             changed.times += 1;

@@ -3,8 +3,10 @@
 //! It is not on the path of a call. A call goes from its handle straight into its connection's
 //! mailbox.
 
+mod branch;
 mod circuit;
 mod registry;
+mod tree;
 
 use std::{
     fmt,
@@ -12,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorRef};
 use rmcp::{
     Peer, RoleClient,
     model::ProtocolVersion,
@@ -22,23 +24,23 @@ use tokio::{
     sync::oneshot,
     time::{Instant, timeout_at},
 };
-use tokio_util::sync::CancellationToken;
 
 use crate::{
-    connection::{Admission, ConnectionActor, Gate, Line, LineSource},
+    connection::{Admission, Gate, Line, LineSource},
     error::AddError,
-    event::{EventStream, Events, Stopped, What},
+    event::{EventStream, Stopped, What},
     evidence::SessionEndedList,
     handle::{Handle, LentConnection, OwnedConnection, SharedConnection},
     journal::Journal,
-    operation::{ConnectionName, Generation, OperationId, Ownership},
+    operation::{ConnectionName, Generation, NameError, OperationId, Ownership, SupervisorPath},
     policy::{Repeats, ToolContract},
     session::{Connector, Session},
     spec::{ConnectionSpec, Limits, Settings, Start, settings_setters},
     transport::Pulse,
 };
+use branch::Branch;
 use circuit::{Change, Circuit, Permission};
-use registry::Registry;
+use tree::{Message, SupervisorActor};
 
 /// How long callers are given, at the end of a shutdown, to learn their outcomes, so that the
 /// report can tell of them.
@@ -46,25 +48,37 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Opens connections and looks after them.
 ///
-/// Dropped without a [`shutdown`](Self::shutdown), everything is stopped in the background.
+/// Supervisors nest: one that is started [`under`](SupervisorBuilder::under) another has names of its
+/// own, may end long before the one above it, and never outlives it.
+///
+/// Dropped without a [`shutdown`](Self::shutdown), everything is stopped in the background, and so is
+/// everything below.
 pub struct Supervisor {
     actor: ActorRef<Message>,
-    registry: Arc<Registry>,
-    events: Events,
-    journal: Option<Arc<dyn Journal>>,
-    closing: CancellationToken,
+    branch: Arc<Branch>,
 }
 
 /// Builds a [`Supervisor`].
 #[derive(Default)]
 pub struct SupervisorBuilder {
     journal: Option<Arc<dyn Journal>>,
+    above: Option<(Arc<Branch>, String)>,
 }
 
-/// A supervisor whose actor could not be started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the supervisor's actor could not be started; is the parent actor still running?")]
-pub struct SupervisorError;
+/// A supervisor that could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SupervisorError {
+    /// Its name among the supervisors.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The supervisor above it is shutting down, or gone.
+    #[error("the supervisor above it is shutting down; start it under another one, or under none")]
+    ShuttingDown,
+    /// Its actor could not be started.
+    #[error("the supervisor's actor could not be started; is the parent actor still running?")]
+    NoActor,
+}
 
 /// The rules under which a caller-owned connection is used.
 ///
@@ -92,11 +106,44 @@ impl SupervisorBuilder {
         self
     }
 
+    /// Puts the supervisor below `above`, as `name`: the supervisor of an agent below its host's.
+    ///
+    /// It has connections of its own, whose names may be taken above and elsewhere, and the journal
+    /// of `above` unless it is given one. It may be shut down or dropped at any time, which leaves
+    /// what is above as it is. In the other direction, a shutdown of `above` stops it within the same
+    /// deadline and tells of its connections in the same report; when `above` goes, it goes too. Who
+    /// subscribes to the events of `above` is told its events as well.
+    ///
+    /// The name need not be unique: an agent that is started again has the name of the one before,
+    /// whose servers may still be stopping.
+    ///
+    /// ```
+    /// # use mcp_supervisor::{Supervisor, StdioSpec};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let host = Supervisor::builder().start().await?;
+    /// let clerk = Supervisor::builder().under(&host, "clerk").start().await?;
+    /// clerk.open("billing", StdioSpec::new("billing-server")).await?;
+    ///
+    /// let report = host.shutdown(Duration::from_secs(2)).await;
+    /// let billing = &report.connections[0];
+    /// assert_eq!(format!("{}/{}", billing.supervisor, billing.name), "clerk/billing");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn under(mut self, above: &Supervisor, name: impl Into<String>) -> Self {
+        self.above = Some((Arc::clone(&above.branch), name.into()));
+        self
+    }
+
     /// Starts the supervisor in the current tokio runtime.
     ///
     /// # Errors
     ///
-    /// [`SupervisorError`], if its actor cannot be started.
+    /// [`SupervisorError`], if its actor cannot be started, or if it is to be under a supervisor that
+    /// is shutting down.
     ///
     /// # Panics
     ///
@@ -113,20 +160,33 @@ impl SupervisorBuilder {
         self,
         parent: Option<ActorCell>,
     ) -> Result<Supervisor, SupervisorError> {
-        let registry = Arc::new(Registry::default());
-        let arguments = Arc::clone(&registry);
+        let branch = match &self.above {
+            None => Branch::top(self.journal),
+            Some((above, name)) => Branch::below(above, name, self.journal)?,
+        };
+        let branch = Arc::new(branch);
+        let above = self.above.as_ref().map(|(above, _)| above);
+        // Below an actor of the host's it ends with that one. Otherwise it ends with the supervisor
+        // above it, whose actor is then its parent.
+        let parent = parent.or_else(|| above.and_then(|above| above.actor()));
+        let arguments = Arc::clone(&branch);
         let spawned = match parent {
             None => Actor::spawn(None, SupervisorActor, arguments).await,
             Some(parent) => Actor::spawn_linked(None, SupervisorActor, arguments, parent).await,
         };
-        let (actor, _) = spawned.map_err(|_| SupervisorError)?;
-        Ok(Supervisor {
-            actor,
-            registry,
-            events: Events::new(),
-            journal: self.journal,
-            closing: CancellationToken::new(),
-        })
+        let (actor, _) = spawned.map_err(|_| match above {
+            Some(above) if above.closing.is_cancelled() => SupervisorError::ShuttingDown,
+            _ => SupervisorError::NoActor,
+        })?;
+        branch.is_run_by(actor.get_cell());
+        // Dropped on the way out, it stops the actor.
+        let supervisor = Supervisor { actor, branch };
+        if let Some(above) = above
+            && !above.adopt(&supervisor.branch)
+        {
+            return Err(SupervisorError::ShuttingDown);
+        }
+        Ok(supervisor)
     }
 }
 
@@ -168,7 +228,7 @@ impl Supervisor {
         if eager {
             line.warm_up();
         }
-        Ok(Handle::new(line, self.journal.clone()))
+        Ok(Handle::new(line, self.branch.journal.clone()))
     }
 
     /// Lends a running client service. The supervisor uses its peer; the service stays the
@@ -239,7 +299,7 @@ impl Supervisor {
         let session = Session::new(peer, revision, ownership, pulse);
         let source = LineSource::Lent(Arc::new(session));
         let line = self.add(name, ownership, settings, source).await?;
-        Ok(Handle::new(line, self.journal.clone()))
+        Ok(Handle::new(line, self.branch.journal.clone()))
     }
 
     async fn add(
@@ -249,27 +309,24 @@ impl Supervisor {
         settings: Settings,
         source: LineSource,
     ) -> Result<Arc<Line>, AddError> {
-        if self.closing.is_cancelled() {
-            return Err(AddError::ShuttingDown);
-        }
-        let events = self.events.clone();
+        let teller = Arc::new(self.branch.events.of(name.clone(), ownership));
         let tell = {
-            let (events, name) = (events.clone(), name.clone());
-            move |what| events.tell(&name, ownership, what)
+            let teller = Arc::clone(&teller);
+            move |what| teller.tell(what)
         };
         let gate = Arc::new(CircuitGate {
             cool_down: settings.recovery.cool_down,
             circuit: Mutex::new(Circuit::new(settings.recovery)),
             tell: Box::new(tell),
         });
-        let line = Arc::new(Line::new(name, ownership, settings, source, gate, events));
-        self.registry.add(&line)?;
+        let line = Arc::new(Line::new(name, ownership, settings, source, gate, teller));
+        self.branch.add(&line)?;
         let (reply, added) = oneshot::channel();
         let asked = self
             .actor
             .send_message(Message::Add(Arc::clone(&line), reply));
         if asked.is_err() || added.await.is_err() {
-            self.registry.forget(&line);
+            self.branch.forget(&line);
             return Err(AddError::ShuttingDown);
         }
         Ok(line)
@@ -278,34 +335,41 @@ impl Supervisor {
     /// A handle of a framework-owned connection, by its name.
     #[must_use]
     pub fn connection(&self, name: &str) -> Option<SharedConnection> {
-        let line = self.registry.find(&name.parse().ok()?)?;
-        (!line.ownership.is_lent()).then(|| Handle::new(line, self.journal.clone()))
+        let line = self.branch.registry.find(&name.parse().ok()?)?;
+        (!line.ownership.is_lent()).then(|| Handle::new(line, self.branch.journal.clone()))
     }
 
     /// A handle of a lent connection, by its name.
     #[must_use]
     pub fn lent_connection(&self, name: &str) -> Option<LentConnection> {
-        let line = self.registry.find(&name.parse().ok()?)?;
+        let line = self.branch.registry.find(&name.parse().ok()?)?;
         line.ownership
             .is_lent()
-            .then(|| Handle::new(line, self.journal.clone()))
+            .then(|| Handle::new(line, self.branch.journal.clone()))
     }
 
     /// The names of all connections that are not closed, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<ConnectionName> {
-        self.registry.names()
+        self.branch.registry.names()
     }
 
-    /// Subscribes to what happens from now on.
+    /// Where it stands among the supervisors.
+    #[must_use]
+    pub fn path(&self) -> &SupervisorPath {
+        &self.branch.path
+    }
+
+    /// Subscribes to what happens from now on, here and at the supervisors below.
     #[must_use]
     pub fn events(&self) -> EventStream {
-        self.events.subscribe()
+        self.branch.events.subscribe()
     }
 
-    /// Stops everything: new work is refused, what is in flight has until `deadline` to finish,
-    /// what is still queued then is recalled, and the sessions are closed in the reverse order of
-    /// their opening. A lent connection is left as it is.
+    /// Stops everything, here and at the supervisors below: new work is refused, what is in flight
+    /// has until `deadline` to finish, what is still queued then is recalled, and the sessions are
+    /// closed in the reverse order of their opening, those of the supervisors below first. A lent
+    /// connection is left as it is.
     ///
     /// It takes at most the deadline, the graces of the connections, and a few seconds.
     ///
@@ -313,31 +377,31 @@ impl Supervisor {
     ///
     /// Dropped, everything is stopped at once, in the background.
     pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
-        self.closing.cancel();
-        let lines = self.lines().await;
-        for line in &lines {
-            line.closing.cancel();
-        }
+        let lines = self.branch.close_admission();
         let until = Instant::now() + deadline;
         let mut drained = Vec::with_capacity(lines.len());
-        for line in &lines {
+        for (_, line) in &lines {
             drained.push(timeout_at(until, line.idle()).await.is_ok());
         }
-        for line in lines.iter().rev() {
+        for (_, line) in lines.iter().rev() {
             line.close_now();
         }
-        for line in lines.iter().rev() {
+        for (_, line) in lines.iter().rev() {
+            line.stopped().await;
+        }
+        for line in self.branch.leaving() {
             line.stopped().await;
         }
         let until = Instant::now() + LAST_WORDS;
-        for line in &lines {
+        for (_, line) in &lines {
             // Whoever does not fetch an outcome by then is not in the report.
             let _ = timeout_at(until, line.idle()).await;
         }
         let connections = lines
-            .iter()
+            .into_iter()
             .zip(drained)
-            .map(|(line, drained)| ConnectionReport {
+            .map(|((supervisor, line), drained)| ConnectionReport {
+                supervisor,
                 name: line.name.clone(),
                 ownership: line.ownership,
                 drained,
@@ -351,21 +415,12 @@ impl Supervisor {
             .collect();
         ShutdownReport { connections }
     }
-
-    async fn lines(&self) -> Vec<Arc<Line>> {
-        let (reply, lines) = oneshot::channel();
-        if self.actor.send_message(Message::Lines(reply)).is_err() {
-            return Vec::new();
-        }
-        lines.await.unwrap_or_default()
-    }
 }
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        self.closing.cancel();
         // Before their actors go: it is their end, not a failure of theirs.
-        self.registry.close_admission();
+        self.branch.close_admission();
         self.actor.stop(None);
     }
 }
@@ -388,7 +443,8 @@ impl fmt::Debug for SupervisorBuilder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct ShutdownReport {
-    /// One entry for each connection, in the order of their opening.
+    /// One entry for each connection, in the order of their opening; then those of the supervisors
+    /// below.
     pub connections: Vec<ConnectionReport>,
 }
 
@@ -405,6 +461,8 @@ impl ShutdownReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionReport {
+    /// The supervisor of the connection: the one that was shut down, or one below it.
+    pub supervisor: SupervisorPath,
     /// The connection.
     pub name: ConnectionName,
     /// Who owns it. A lent connection was left as it is.
@@ -463,97 +521,6 @@ impl Gate for CircuitGate {
     fn proved(&self, _: std::time::Instant) {
         let change = self.circuit().proved();
         self.told(change);
-    }
-}
-
-enum Message {
-    Add(Arc<Line>, oneshot::Sender<()>),
-    Lines(oneshot::Sender<Vec<Arc<Line>>>),
-}
-
-struct SupervisorActor;
-
-struct Tree {
-    registry: Arc<Registry>,
-    /// In the order of opening.
-    lines: Vec<(ActorCell, Arc<Line>)>,
-}
-
-impl Actor for SupervisorActor {
-    type Msg = Message;
-    type State = Tree;
-    type Arguments = Arc<Registry>;
-
-    async fn pre_start(
-        &self,
-        _: ActorRef<Message>,
-        registry: Arc<Registry>,
-    ) -> Result<Tree, ActorProcessingErr> {
-        Ok(Tree {
-            registry,
-            lines: Vec::new(),
-        })
-    }
-
-    async fn handle(
-        &self,
-        myself: ActorRef<Message>,
-        message: Message,
-        tree: &mut Tree,
-    ) -> Result<(), ActorProcessingErr> {
-        match message {
-            Message::Add(line, reply) => {
-                let arguments = Arc::clone(&line);
-                let (child, _) =
-                    Actor::spawn_linked(None, ConnectionActor, arguments, myself.get_cell())
-                        .await?;
-                tree.lines.push((child.get_cell(), line));
-                // Whoever opened it may have stopped waiting; it is found by its name.
-                let _ = reply.send(());
-            }
-            Message::Lines(reply) => {
-                let lines = tree
-                    .lines
-                    .iter()
-                    .map(|(_, line)| Arc::clone(line))
-                    .collect();
-                let _ = reply.send(lines);
-            }
-        }
-        Ok(())
-    }
-
-    async fn handle_supervisor_evt(
-        &self,
-        myself: ActorRef<Message>,
-        event: SupervisionEvent,
-        tree: &mut Tree,
-    ) -> Result<(), ActorProcessingErr> {
-        let who = match &event {
-            SupervisionEvent::ActorTerminated(who, ..) | SupervisionEvent::ActorFailed(who, _) => {
-                who
-            }
-            _ => return Ok(()),
-        };
-        let Some(at) = tree
-            .lines
-            .iter()
-            .position(|(actor, _)| actor.get_id() == who.get_id())
-        else {
-            return Ok(());
-        };
-        let line = Arc::clone(&tree.lines[at].1);
-        if line.closing.is_cancelled() {
-            tree.registry.forget(&line);
-            tree.lines.remove(at);
-            return Ok(());
-        }
-        line.count_failure();
-        line.tell(What::ActorRestarted);
-        let (child, _) =
-            Actor::spawn_linked(None, ConnectionActor, line, myself.get_cell()).await?;
-        tree.lines[at].0 = child.get_cell();
-        Ok(())
     }
 }
 

@@ -4,6 +4,8 @@
 //! [`ordered`] writer, on HTTP in the crate's own client, and around a user's transport in a
 //! wrapper. Nothing in here sends anything twice.
 
+mod calls;
+pub(crate) mod clock;
 mod decode;
 mod frame;
 #[cfg(feature = "http")]
@@ -22,6 +24,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use calls::{Calls, Listener};
 use rmcp::model::ErrorData;
 use tokio::{
     sync::{Notify, watch},
@@ -41,6 +44,8 @@ use crate::{
 /// select on it: they do not wait for rmcp to drain.
 pub(crate) struct Pulse {
     pub(crate) generation: Generation,
+    /// What is unanswered, as far as the server may speak about it.
+    pub(crate) calls: Calls,
     born: Instant,
     heard: AtomicU64,
     suspected: AtomicU64,
@@ -63,6 +68,7 @@ impl Pulse {
     pub(crate) fn new(generation: Generation, tell: Arc<dyn Fn(What) + Send + Sync>) -> Self {
         Self {
             generation,
+            calls: Calls::default(),
             born: Instant::now(),
             heard: AtomicU64::new(0),
             suspected: AtomicU64::new(0),

@@ -8,6 +8,7 @@ use mcp_supervisor::{
     CallError, CancellationToken, Connection, ConnectionSpec, Era, IdempotencyKey, LentSpec,
     Outcome, Received, ToolCall, ToolContract, What,
     error::{InvalidRequest, NotSentReason, Unsettled},
+    event::Ground,
     policy::{Backoff, Repeats},
 };
 use serde_json::{Value, json};
@@ -557,7 +558,7 @@ async fn each_attempt_is_an_event_with_an_identity_of_its_own() {
         let billing = rig.open_with(spec(&rig, keyed())).await;
         let mut events = rig.supervisor.events();
         let answer = billing.call_tool(charge()).await.unwrap();
-        let mut attempts = Vec::new();
+        let (mut attempts, mut grounds) = (Vec::new(), Vec::new());
         while attempts.len() < 2 {
             let Some(Received::Event(event)) = events.next().await else {
                 panic!("an event was missed")
@@ -567,12 +568,16 @@ async fn each_attempt_is_an_event_with_an_identity_of_its_own() {
                 attempt,
                 generation,
                 number,
+                repeats,
+                ..
             } = event.what
                 && operation == answer.operation()
             {
                 attempts.push((attempt, generation.number(), number));
+                grounds.push(repeats);
             }
         }
+        assert_eq!(grounds, [None, Some(Ground::Keyed)]);
         assert_ne!(attempts[0].0, attempts[1].0);
         assert_eq!((attempts[0].1, attempts[0].2), (1, 1));
         assert_eq!((attempts[1].1, attempts[1].2), (2, 2));

@@ -10,9 +10,10 @@ use std::process::Command;
 
 use names::{Names, existing, package_file, test_files};
 
-const DOCUMENTS: [&str; 5] = [
+const DOCUMENTS: [&str; 6] = [
     "README.md",
     "CHANGELOG.md",
+    "docs/agents.md",
     "docs/architecture.md",
     "docs/cases.md",
     "docs/semantics.md",
@@ -82,6 +83,10 @@ fn behind_each_promise_stands_a_test() {
     let text = read("docs/semantics.md");
     assert!(promises(&text).len() > 50, "this test looks past them");
     none("docs/semantics.md", &unfounded(&text, &test_files()));
+    none(
+        "docs/agents.md",
+        &unfounded(&read("docs/agents.md"), &test_files()),
+    );
 }
 
 #[test]

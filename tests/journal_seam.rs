@@ -192,3 +192,30 @@ async fn an_outcome_that_cannot_be_recorded_is_told_to_the_caller_all_the_same()
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_supervisor_under_another_one_uses_its_journal() {
+    for own_journal in [false, true] {
+        bounded(async {
+            let bed = support::Bed::new(json!({}));
+            let (host, above) = with_journal().await;
+            let own = Arc::new(Counting::default());
+            let mut builder = Supervisor::builder().under(&host, "agent");
+            if own_journal {
+                builder = builder.journal(Arc::clone(&own) as Arc<dyn Journal>);
+            }
+            let agent = builder.start().await.unwrap();
+            let spec = bed.stdio_spec(support::initialize());
+            let server = agent.open("server", spec).await.unwrap();
+            server.call_tool(echo()).await.unwrap();
+            let (asked, other) = if own_journal {
+                (own.take(), above.take())
+            } else {
+                (above.take(), own.take())
+            };
+            assert_asked(&asked, 1, Settled::Answered);
+            assert_eq!(other, []);
+        })
+        .await;
+    }
+}

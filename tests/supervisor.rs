@@ -12,7 +12,7 @@ use mcp_supervisor::{
     SharedConnection, Supervisor, ToolAnswer, ToolCall, What,
     connection::ConnectionState,
     error::{AddError, NotSentReason},
-    event::Stopped,
+    event::{Ended, Stopped},
     link,
     spec::{Overload, Start},
 };
@@ -554,6 +554,11 @@ async fn events_are_the_facts_of_a_connections_life_in_their_order() {
                     "unknown"
                 }
                 What::SessionStopped { .. } => "stopped",
+                What::OperationFinished { operation, ended, attempts: 1, .. } => {
+                    assert_eq!(*operation, error.operation());
+                    assert_eq!(*ended, Ended::Without(Outcome::Unknown));
+                    "finished"
+                }
                 _ => "something else",
             })
             .collect();
@@ -561,7 +566,7 @@ async fn events_are_the_facts_of_a_connections_life_in_their_order() {
         // What the session's end sets off goes side by side.
         let mut rest = facts[3..].to_vec();
         rest.sort_unstable();
-        assert_eq!(rest, ["lost", "stopped", "unknown"]);
+        assert_eq!(rest, ["finished", "lost", "stopped", "unknown"]);
         shut_down(supervisor).await;
         drop(server);
         while let Some(received) = events.next().await {
@@ -577,7 +582,7 @@ async fn a_subscriber_that_falls_behind_is_told_how_much_it_missed_and_slows_nob
         let bed = Bed::new(json!({}));
         let (supervisor, server) = open(bed.stdio_spec(initialize())).await;
         let mut slow = supervisor.events();
-        // An event each.
+        // Two events each: the attempt, and the end.
         for _ in 0..1_500 {
             server.ping(Ping::default()).await.unwrap();
         }
@@ -591,7 +596,7 @@ async fn a_subscriber_that_falls_behind_is_told_how_much_it_missed_and_slows_nob
             assert!(matches!(received, Received::Event(_)), "once is enough");
             heard += 1;
         }
-        assert_eq!(missed + heard, 1_500 + 2, "all calls, and the start");
+        assert_eq!(missed + heard, 2 * 1_500 + 2, "all calls, and the start");
         shut_down(supervisor).await;
     })
     .await;

@@ -6,25 +6,45 @@ use rmcp::{
     ServiceError,
     model::{ClientRequest, ServerResult},
 };
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    connection::{Attempt, GiveUpOnDrop, Line, Progress, Ticket, Waits},
+    connection::{Attempt, GiveUpOnDrop, Line, Progress, Ticket},
     error::{NotSentReason, Source, UnknownCause, Wait},
     evidence::{CameBack, Loss, Outcome, ServerError, SessionAfter, WireFault, WireReport, judge},
     operation::{Generation, OperationKind},
-    session::Pending,
-    transport::{Pulse, server_error},
+    session::{Along, Pending},
+    telemetry::Seen,
+    transport::{
+        Listener, Pulse,
+        clock::{Clock, Due},
+        server_error,
+    },
 };
 
 /// When an attempt must be over.
 #[derive(Clone)]
 pub(super) struct Times {
-    pub(super) total: Instant,
+    pub(super) total: Due,
     pub(super) attempt: Option<Duration>,
     pub(super) idle: Option<Duration>,
     pub(super) cancel: Option<CancellationToken>,
+    /// By which all of them run.
+    pub(super) clock: Arc<Clock>,
+    /// Who hears of the operation's progress.
+    pub(super) listener: Option<Arc<Listener>>,
+}
+
+impl Times {
+    /// What is left of the total.
+    pub(super) fn left(&self) -> Duration {
+        self.clock.left(self.total)
+    }
+
+    /// Waits until the total is spent.
+    pub(super) async fn spent(&self) {
+        self.clock.reaches(self.total).await;
+    }
 }
 
 /// An attempt that was answered.
@@ -110,17 +130,21 @@ pub(super) async fn attempt(
     attempt: Attempt,
     request: Arc<ClientRequest>,
     times: &Times,
-    handed_over: &mut (dyn FnMut(Generation) + Send),
+    seen: &mut Seen,
 ) -> Result<Answered, Without> {
-    let waits = Waits {
-        attempt: times.attempt,
+    let along = Along {
         idle: times.idle,
+        clock: Some(Arc::clone(&times.clock)),
+        listener: times.listener.clone(),
     };
-    let ticket = Arc::new(Ticket::new(attempt, request, waits));
+    let ticket = Arc::new(Ticket::new(attempt, request, times.attempt, along));
     let Some(alive) = line.submit(Arc::clone(&ticket)) else {
         return Err(no_mailbox(line).into());
     };
-    let _give_up = GiveUpOnDrop(&ticket);
+    let give_up = GiveUpOnDrop {
+        ticket: &ticket,
+        seen,
+    };
     let mut last: Option<Handed> = None;
     loop {
         let session_over = line.session_over();
@@ -131,7 +155,7 @@ pub(super) async fn attempt(
             () = session_over => continue,
             () = alive.cancelled() => return Err(actor_failed(line, &ticket, last)),
             () = cancelled(times) => return Err(stop(Stop::Cancelled, &ticket, last)),
-            () = tokio::time::sleep_until(times.total) => {
+            () = times.spent() => {
                 return Err(stop(Stop::Deadline(Wait::Session), &ticket, last));
             }
         };
@@ -141,7 +165,7 @@ pub(super) async fn attempt(
             Progress::Misplaced => return Err(Without::misplaced()),
             Progress::Lost => return Err(lost(last)),
         };
-        handed_over(pending.pulse.generation);
+        pending.seen(give_up.seen);
         match wait(line, kind, &ticket, pending, times).await {
             Waited::Answered(answered) => return Ok(answered),
             Waited::Without(without) => return Err(*without),
@@ -173,7 +197,7 @@ async fn wait(
     mut pending: Pending,
     times: &Times,
 ) -> Waited {
-    let attempt_end = times.attempt.map(|limit| Instant::now() + limit);
+    let attempt_end = times.attempt.map(|limit| times.clock.after(limit));
     let pulse = Arc::clone(&pending.pulse);
     let ended = pulse.ended();
     let answer = tokio::select! {
@@ -185,10 +209,13 @@ async fn wait(
         },
         () = ticket.moved() => return Waited::Moved(Handed { pulse: Arc::clone(&pulse) }),
         () = cancelled(times) => return give_up(line, ticket, pending, Stop::Cancelled),
-        () = at(attempt_end) => {
+        () = at(times, attempt_end) => {
             return give_up(line, ticket, pending, Stop::Deadline(Wait::Attempt));
         }
-        () = tokio::time::sleep_until(times.total) => {
+        () = silent(line, times) => {
+            return give_up(line, ticket, pending, Stop::Deadline(Wait::Idle));
+        }
+        () = times.spent() => {
             return give_up(line, ticket, pending, Stop::Deadline(Wait::Total));
         }
     };
@@ -203,10 +230,29 @@ pub(super) async fn cancelled(times: &Times) {
     }
 }
 
-async fn at(end: Option<Instant>) {
+async fn at(times: &Times, end: Option<Due>) {
     match end {
-        Some(end) => tokio::time::sleep_until(end).await,
+        Some(end) => times.clock.reaches(end).await,
         None => pending().await,
+    }
+}
+
+/// Waits until nothing was heard of this very call for as long as its idle limit.
+async fn silent(line: &Line, times: &Times) {
+    // What is lent is not heard by us; rmcp minds its silence.
+    let idle = times.idle.filter(|_| !line.ownership.is_lent());
+    let (Some(idle), Some(listener)) = (idle, &times.listener) else {
+        return pending().await;
+    };
+    let mut beats = listener.beats();
+    loop {
+        let end = times.clock.after(idle);
+        tokio::select! {
+            biased;
+            // The sender lives in the listener, which lives as long as this.
+            _ = beats.changed() => {}
+            () = times.clock.reaches(end) => return,
+        }
     }
 }
 
@@ -234,11 +280,16 @@ fn after_the_end(line: &Line, pending: Pending) -> Waited {
 fn give_up(line: &Line, ticket: &Ticket, pending: Pending, why: Stop) -> Waited {
     let generation = pending.pulse.generation;
     if ticket.give_up() {
+        let waits_for_token = pending.cell().waits_for_token();
         let reason = match why {
             Stop::Cancelled => NotSentReason::Cancelled,
+            Stop::Deadline(_) if waits_for_token => {
+                NotSentReason::DeadlinePassed(Wait::Credentials)
+            }
             Stop::Deadline(wait) => NotSentReason::DeadlinePassed(wait),
         };
-        if matches!(why, Stop::Deadline(_)) && !pending.heard() {
+        // The server has no part in the wait for a token.
+        if matches!(why, Stop::Deadline(_)) && !waits_for_token && !pending.heard() {
             pending.pulse.suspect();
         }
         let mut without = Without::from(reason);
@@ -464,6 +515,9 @@ fn concluded(
         }
     }
     let verdict = match (outcome, came_back) {
+        (Outcome::NotSent, CameBack::Fault(WireFault::NoToken(error))) => {
+            Verdict::NotSent(NotSentReason::Credentials(error.clone()))
+        }
         (Outcome::NotSent, CameBack::Fault(fault)) => {
             Verdict::NotSent(NotSentReason::Transport(fault.clone()))
         }
@@ -588,6 +642,7 @@ fn fits(kind: OperationKind, result: &ServerResult) -> bool {
         K::ListPrompts => matches!(result, R::ListPromptsResult(_)),
         K::GetPrompt => matches!(result, R::GetPromptResult(_)),
         K::ListResources => matches!(result, R::ListResourcesResult(_)),
+        K::ListResourceTemplates => matches!(result, R::ListResourceTemplatesResult(_)),
         K::ReadResource => matches!(result, R::ReadResourceResult(_)),
         K::Ping | K::Custom => true,
     }

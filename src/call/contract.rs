@@ -2,16 +2,20 @@
 
 use std::{sync::Arc, time::Duration};
 
+use rmcp::model::Tool;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::{
     Caller,
-    attempt::{Verdict, Without},
-    operation::{Done, Operation, schemas},
+    attempt::{Verdict, Without, cancelled},
+    lists::{known, list},
+    operation::{Done, Operation},
 };
 use crate::{
+    catalog::{List, Stale},
     error::{CallError, NotSentReason, Unsettled},
+    event::What,
     operation::{Generation, ToolCall},
     policy::ToolContract,
 };
@@ -20,6 +24,11 @@ type Schema = Arc<Map<String, Value>>;
 
 /// The shortest wait between two look-ups of an outcome whose absence is not final yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+fn schema(tools: &[Tool], name: &str) -> Option<Schema> {
+    let tool = tools.iter().find(|tool| tool.name == name)?;
+    Some(Arc::clone(&tool.input_schema))
+}
 
 fn repeats(contract: &ToolContract) -> bool {
     matches!(
@@ -46,12 +55,7 @@ impl Operation<'_> {
         if self.line.ownership.is_lent() {
             return None;
         }
-        let known = self.line.schemas_of_this_generation();
-        let schemas = match known {
-            Some(known) => known,
-            None => Box::pin(schemas(&self.caller(), &self.times)).await?,
-        };
-        schemas.schema(tool)
+        schema(&self.tools(false).await?, tool)
     }
 
     /// Whether the tool on the next session is the one that the call was made against, and which
@@ -64,13 +68,28 @@ impl Operation<'_> {
         let Some(tool) = self.tool.as_deref().filter(|_| repeats(contract)) else {
             return Ok(None);
         };
-        let schemas = Box::pin(schemas(&self.caller(), &self.times)).await;
-        let (Some(before), Some(schemas)) = (before, schemas) else {
+        let (Some(before), Some(tools)) = (before, self.tools(true).await) else {
             return Err(Unsettled::SchemaUnknown);
         };
-        match schemas.schema(tool) {
-            Some(now) if **before == *now => Ok(Some(schemas.generation)),
+        match schema(&tools, tool) {
+            Some(now) if **before == *now => Ok(Some(tools.generation())),
             _ => Err(Unsettled::ToolChanged),
+        }
+    }
+
+    /// The tools of the session in force, read `anew` or as the catalog has them. How long the
+    /// server vouched for them is no matter here: a contract asks whether a tool changed.
+    async fn tools(&self, anew: bool) -> Option<List<Tool>> {
+        let holds = |list: &List<Tool>| matches!(list.stale(), None | Some(Stale::Expired));
+        if !anew && let Some(known) = known(self.line).filter(holds) {
+            return Some(known);
+        }
+        tokio::select! {
+            biased;
+            () = cancelled(&self.times) => None,
+            () = self.line.closing.cancelled() => None,
+            read = list(self.line, anew) => read.ok().filter(holds),
+            () = self.times.spent() => None,
         }
     }
 
@@ -94,7 +113,7 @@ impl Operation<'_> {
         };
         let most = self.line.settings.repeats.max_attempts;
         for _ in 0..most {
-            let left = self.times.total.saturating_duration_since(Instant::now());
+            let left = self.times.left();
             if left.is_zero() {
                 return Err(self.error(without, Some(Unsettled::Spent)));
             }
@@ -107,7 +126,12 @@ impl Operation<'_> {
             let Ok(answer) = Box::pin(caller.call_tool(call)).await else {
                 return Err(self.error(without, Some(Unsettled::LookUpFailed)));
             };
-            if is_found(&answer) {
+            let found = is_found(&answer);
+            self.line.tell(What::LookedUp {
+                operation: self.id,
+                found,
+            });
+            if found {
                 let generation = answer.generation();
                 let result = answer.into_server_result();
                 let attempts = self.attempts;
@@ -134,7 +158,7 @@ impl Operation<'_> {
                         None,
                     ));
                 }
-                Some(at) if at < self.times.total => {
+                Some(at) if at < Instant::now() + self.times.left() => {
                     let next = at.max(asked_at + LOOK_AGAIN);
                     let wait = next.saturating_duration_since(Instant::now());
                     if !self.pause(wait).await {

@@ -4,28 +4,27 @@ use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{ClientRequest, ServerResult};
 use tokio::{sync::SemaphorePermit, time::Instant};
+use tracing::Instrument as _;
 
 use super::{
-    Caller, about,
+    about,
     attempt::{Answered, Times, Verdict, Without, attempt, cancelled, overloaded},
 };
 use crate::{
-    catalog::ToolSchemas,
     connection::{Attempt, Line},
     error::{CallError, Failed, NotSent, NotSentReason, Rejected, Unknown, Unsettled, Wait},
-    event::What,
+    event::{Ended, Ground, What},
     evidence::{Outcome, retry_after_seconds},
     journal::{Intent, Journal, Settled},
-    operation::{
-        AttemptId, Budget, Generation, IdempotencyKey, OperationId, OperationKind, Page, Turn, Walk,
-    },
+    operation::{AttemptId, Generation, IdempotencyKey, OperationId, OperationKind},
     policy::{Decision, Situation, ToolContract, decide},
     spec::Overload,
+    telemetry::Watch,
 };
 
 /// One operation on its way.
 pub(super) struct Operation<'a> {
-    pub(super) line: &'a Line,
+    pub(super) line: &'a Arc<Line>,
     pub(super) journal: Option<&'a dyn Journal>,
     pub(super) id: OperationId,
     pub(super) kind: OperationKind,
@@ -36,6 +35,9 @@ pub(super) struct Operation<'a> {
     pub(super) attempts: u32,
     pub(super) generation: Option<Generation>,
     pub(super) admitted: bool,
+    /// The one session that it may run on, whatever becomes of that.
+    pub(super) pinned: Option<Generation>,
+    pub(super) watch: Watch<'a>,
 }
 
 /// An operation that was answered.
@@ -47,7 +49,22 @@ pub(super) struct Done {
 }
 
 impl Operation<'_> {
+    /// Runs it in its span, and tells how it ended.
     pub(super) async fn run(&mut self) -> Result<Done, CallError> {
+        let line = self.line;
+        let request = Arc::make_mut(&mut self.request);
+        self.watch.propagate(line.settings.trace_context, request);
+        let span = self.watch.span();
+        let done = self.run_to_its_end().instrument(span).await;
+        let revision = || line.status().revision;
+        match &done {
+            Ok(done) => self.watch.answered(is_tool_error(&done.result), revision),
+            Err(error) => self.watch.failed(error, revision),
+        }
+        done
+    }
+
+    async fn run_to_its_end(&mut self) -> Result<Done, CallError> {
         let line = self.line;
         if line.closing.is_cancelled() {
             return Err(self.error(NotSentReason::Closed.into(), None));
@@ -81,6 +98,7 @@ impl Operation<'_> {
                 line.tell(What::OutcomeUnknown {
                     operation: self.id,
                     generation,
+                    cause: unknown.cause.as_str(),
                 });
             }
             line.note_unknown(self.id);
@@ -104,9 +122,11 @@ impl Operation<'_> {
         };
         let schema = self.schema_before(&contract).await;
         let mut unknown: Option<Without> = None;
-        let mut only_in = None;
+        let mut refused: Option<Without> = None;
+        let mut may_resend = true;
+        let (mut only_in, mut ground) = (self.pinned, None);
         loop {
-            let without = match self.attempt_once(only_in).await {
+            let without = match self.attempt_once(only_in, ground).await {
                 Ok(Answered { result, generation }) => {
                     let attempts = self.attempts;
                     return Ok(Done {
@@ -118,9 +138,24 @@ impl Operation<'_> {
                 }
                 Err(without) => without,
             };
+            if let Some(refused) = refused.take()
+                && (without.misplaced || without.verdict.outcome() == Outcome::NotSent)
+            {
+                // It was not sent again: the refusal is what is known.
+                return Err(self.error(refused, None));
+            }
+            if may_resend && unknown.is_none() && self.has_fresh_credentials(&without).await {
+                may_resend = false;
+                (only_in, ground) = (without.generation, Some(Ground::Credentials));
+                refused = Some(without);
+                continue;
+            }
             let again = without.misplaced;
+            ground = Some(Ground::of(&contract));
             let without = self.not_forgetting(unknown.take(), without)?;
             let decision = match again {
+                // Another session would be the answer to another question.
+                _ if self.pinned.is_some() => Decision::Tell,
                 true => Decision::Repeat(Duration::ZERO),
                 false => self.decide(&contract, &without),
             };
@@ -188,7 +223,11 @@ impl Operation<'_> {
         }
     }
 
-    async fn attempt_once(&mut self, only_in: Option<Generation>) -> Result<Answered, Without> {
+    async fn attempt_once(
+        &mut self,
+        only_in: Option<Generation>,
+        repeats: Option<Ground>,
+    ) -> Result<Answered, Without> {
         let attempt_id = AttemptId::mint();
         if let Some(journal) = self.journal {
             journal
@@ -196,22 +235,40 @@ impl Operation<'_> {
                 .await
                 .map_err(|error| NotSentReason::Journal(Arc::from(error)))?;
         }
+        let since = match repeats {
+            None => self.watch.began(),
+            Some(_) => Instant::now(),
+        };
         self.attempts += 1;
         let this = Attempt {
             operation: self.id,
             id: attempt_id,
             number: self.attempts,
             only_in,
+            repeats,
+            since,
         };
-        let mut told = None;
-        let mut handed_over = |generation| told = Some(generation);
         let request = Arc::clone(&self.request);
         let (kind, times) = (self.kind, &self.times);
-        let done = attempt(self.line, kind, this, request, times, &mut handed_over).await;
-        if told.is_some() {
-            self.generation = told;
-        } else {
-            self.attempts -= 1;
+        let seen = self.watch.attempt_begins();
+        let done = attempt(self.line, kind, this, request, times, seen).await;
+        match self.watch.seen.generation {
+            Some(generation) => {
+                self.generation = Some(generation);
+                self.watch.attempt_ended(
+                    attempt_id,
+                    self.attempts,
+                    match &done {
+                        Ok(answered) if is_tool_error(&answered.result) => Ended::ToolError,
+                        Ok(_) => Ended::Answered,
+                        Err(without) => Ended::Without(without.verdict.outcome()),
+                    },
+                );
+            }
+            None => {
+                self.attempts -= 1;
+                self.watch.attempt_stayed_here(self.generation);
+            }
         }
         done
     }
@@ -228,7 +285,7 @@ impl Operation<'_> {
             lent: self.line.ownership.is_lent(),
             has_key: self.key.is_some(),
             attempts: self.attempts,
-            remaining: self.times.total.saturating_duration_since(Instant::now()),
+            remaining: self.times.left(),
             retry_after: without
                 .report
                 .retry_after
@@ -295,6 +352,11 @@ impl Operation<'_> {
     }
 }
 
+/// Whether it is a tool's answer that says that the tool failed.
+fn is_tool_error(result: &ServerResult) -> bool {
+    matches!(result, ServerResult::CallToolResult(result) if result.is_error == Some(true))
+}
+
 /// Takes a place in the connection before anything is put into its mailbox.
 async fn admit<'a>(line: &'a Line, times: &Times) -> Result<SemaphorePermit<'a>, NotSentReason> {
     if let Ok(permit) = line.admission.try_acquire() {
@@ -314,41 +376,8 @@ async fn admit<'a>(line: &'a Line, times: &Times) -> Result<SemaphorePermit<'a>,
         () = line.closing.cancelled() => Err(NotSentReason::Closed),
         () = cancelled => Err(NotSentReason::Cancelled),
         permit = line.admission.acquire() => permit.map_err(|_| NotSentReason::Closed),
-        () = tokio::time::sleep_until(times.total) => {
+        () = times.spent() => {
             Err(NotSentReason::DeadlinePassed(Wait::Admission))
-        }
-    }
-}
-
-/// Reads all pages of the tool list, for a contract that has to know a tool's schema.
-pub(super) async fn schemas(caller: &Caller<'_>, times: &Times) -> Option<Arc<ToolSchemas>> {
-    let mut walk = Walk::new(caller.line.settings.limits.max_pages);
-    let mut tools = Vec::new();
-    let mut cursor = None;
-    let mut generation = None;
-    loop {
-        let budget = Budget {
-            total: Some(times.total.saturating_duration_since(Instant::now())),
-            cancel: times.cancel.clone(),
-            ..Budget::default()
-        };
-        let page = Page {
-            cursor: cursor.take(),
-            budget,
-        };
-        let answered = caller.page_of_tools(page).await.ok()?;
-        // Pages of two generations are two lists.
-        if *generation.get_or_insert(answered.1) != answered.1 {
-            return None;
-        }
-        tools.extend(answered.0.tools);
-        match walk.turn(answered.0.next_cursor).ok()? {
-            Turn::Next(next) => cursor = Some(next),
-            Turn::Complete => {
-                let schemas = Arc::new(ToolSchemas::new(answered.1, tools));
-                caller.line.keep_schemas(&schemas);
-                return Some(schemas);
-            }
         }
     }
 }

@@ -205,6 +205,11 @@ impl Working {
     }
 
     fn operate(&mut self, ticket: Arc<Ticket>) -> Option<StartPlan> {
+        if ticket.attempt.only_in.is_some_and(|only| !self.takes(only)) {
+            // No session that could be started would be the one.
+            ticket.misplace();
+            return None;
+        }
         if self.health() == Health::Over && !self.line.ownership.is_lent() {
             // Its supervision event is on its way. What it left behind goes before the newcomer.
             let plan = self.lose();
@@ -379,6 +384,14 @@ impl Working {
             self.retired.push_back((actor, handle));
         }
         self.take_back(true);
+        // What may run on that session alone waits for no other.
+        self.waiting.retain(|ticket| {
+            let only_there = ticket.attempt.only_in == Some(pulse.generation);
+            if only_there {
+                ticket.misplace();
+            }
+            !only_there
+        });
         let waiting = !self.waiting.is_empty();
         let step = self.step(Input::Ended {
             answered: pulse.answers() > 0,
@@ -542,12 +555,15 @@ impl Working {
             return;
         };
         let generation = session.pulse.generation;
-        let told = |attempt: &Attempt| {
+        let told = |attempt: &Attempt, moved: bool| {
             self.line.tell(What::AttemptStarted {
                 operation: attempt.operation,
                 attempt: attempt.id,
                 generation,
                 number: attempt.number,
+                repeats: attempt.repeats,
+                moved,
+                waited: attempt.since.elapsed(),
             });
         };
         match ticket.hand_over(&session, told) {
@@ -569,6 +585,17 @@ impl Working {
             }
             // It goes first on the next session.
             Handing::SessionOver => self.waiting.push_front(ticket),
+        }
+    }
+
+    /// Whether this very session takes operations.
+    fn takes(&self, generation: Generation) -> bool {
+        let current = self.current.as_ref();
+        let is_current = current.is_some_and(|c| c.pulse.generation == generation);
+        match self.health() {
+            Health::Good => is_current,
+            Health::Suspect { .. } => is_current && self.line.ownership.is_lent(),
+            Health::Over => false,
         }
     }
 

@@ -12,18 +12,22 @@ use std::{
 };
 
 use rmcp::model::ClientRequest;
+use tokio::time::Instant;
 
 use crate::{
     error::NotSentReason,
+    event::Ground,
     evidence::DispatchCell,
-    operation::{AttemptId, Generation, OperationId, OperationKind},
-    session::{NotTaken, Pending, Session},
+    operation::{AttemptId, Generation, OperationId},
+    session::{Along, NotTaken, Pending, Session},
+    telemetry::Seen,
 };
 
 pub(crate) struct Ticket {
     pub(crate) attempt: Attempt,
     request: Arc<ClientRequest>,
     waits: Waits,
+    along: Along,
     slot: Mutex<Slot>,
 }
 
@@ -34,13 +38,17 @@ pub(crate) struct Attempt {
     pub(crate) number: u32,
     /// The one session that it may run on, where its contract has looked at that session.
     pub(crate) only_in: Option<Generation>,
+    /// On what ground it is sent again, if an attempt before it may have been sent.
+    pub(crate) repeats: Option<Ground>,
+    /// Since when it waits.
+    pub(crate) since: Instant,
 }
 
 /// The limits of a ticket that are counted from its hand-over.
 #[derive(Clone, Copy)]
-pub(crate) struct Waits {
-    pub(crate) attempt: Option<Duration>,
-    pub(crate) idle: Option<Duration>,
+struct Waits {
+    attempt: Option<Duration>,
+    idle: Option<Duration>,
 }
 
 impl Waits {
@@ -52,6 +60,8 @@ impl Waits {
 
 struct Slot {
     cell: Arc<DispatchCell>,
+    /// It was handed over before, and taken back unsent.
+    moved: bool,
     phase: Phase,
     caller: Option<Waker>,
 }
@@ -124,9 +134,19 @@ pub(crate) enum Handing {
 }
 
 impl Ticket {
-    pub(crate) fn new(attempt: Attempt, request: Arc<ClientRequest>, waits: Waits) -> Self {
+    pub(crate) fn new(
+        attempt: Attempt,
+        request: Arc<ClientRequest>,
+        attempt_limit: Option<Duration>,
+        along: Along,
+    ) -> Self {
+        let waits = Waits {
+            attempt: attempt_limit,
+            idle: along.idle,
+        };
         let slot = Slot {
             cell: Arc::new(DispatchCell::new()),
+            moved: false,
             phase: Phase::Waiting,
             caller: None,
         };
@@ -134,6 +154,7 @@ impl Ticket {
             attempt,
             request,
             waits,
+            along,
             slot: Mutex::new(slot),
         }
     }
@@ -145,7 +166,11 @@ impl Ticket {
     // The connection's side.
 
     /// `told` is called when it was handed over, before its caller can learn that.
-    pub(crate) fn hand_over(&self, session: &Session, told: impl FnOnce(&Attempt)) -> Handing {
+    pub(crate) fn hand_over(
+        &self,
+        session: &Session,
+        told: impl FnOnce(&Attempt, bool),
+    ) -> Handing {
         let mut slot = self.slot();
         if !matches!(slot.phase, Phase::Waiting) {
             return Handing::Dropped;
@@ -158,9 +183,9 @@ impl Ticket {
         }
         // The request is kept, because it may be taken back and handed over again.
         let request = ClientRequest::clone(&self.request);
-        let handing = match session.hand_over(request, &slot.cell, self.waits.idle) {
+        let handing = match session.hand_over(request, &slot.cell, &self.along) {
             Ok(mut pending) => {
-                told(&self.attempt);
+                told(&self.attempt, slot.moved);
                 // A caller that has nothing to do until the answer comes sleeps on until then:
                 // being woken twice is a good part of what a call costs.
                 let caller = slot.caller.as_ref().filter(|_| !self.waits.has_any());
@@ -173,11 +198,15 @@ impl Ticket {
             }
             Err(NotTaken::Ended) => return Handing::SessionOver,
             Err(NotTaken::Recalled) => return Handing::Dropped,
-            Err(NotTaken::NoPing) => {
+            Err(NotTaken::NotInRevision(method)) => {
                 slot.phase = Phase::Refused(NotSentReason::NotInRevision {
-                    method: OperationKind::Ping.method(),
+                    method,
                     revision: session.revision.as_str().to_owned(),
                 });
+                Handing::Dropped
+            }
+            Err(NotTaken::NotDeclared(what)) => {
+                slot.phase = Phase::Refused(NotSentReason::NotDeclared { what });
                 Handing::Dropped
             }
             Err(NotTaken::Full) => {
@@ -196,6 +225,15 @@ impl Ticket {
         let mut slot = self.slot();
         if matches!(slot.phase, Phase::Waiting) {
             slot.phase = Phase::Refused(reason);
+            wake(slot);
+        }
+    }
+
+    /// The one session that it may go to is not the one in force.
+    pub(crate) fn misplace(&self) {
+        let mut slot = self.slot();
+        if matches!(slot.phase, Phase::Waiting) {
+            slot.phase = Phase::Misplaced;
             wake(slot);
         }
     }
@@ -222,6 +260,7 @@ impl Ticket {
         let won = slot.cell.recall();
         if won {
             slot.cell = Arc::new(DispatchCell::new());
+            slot.moved = true;
             slot.phase = Phase::Waiting;
         } else if session_is_over && matches!(slot.phase, Phase::Taken) {
             slot.phase = Phase::Lost;
@@ -281,17 +320,26 @@ impl Ticket {
     }
 }
 
-/// Dropped by a caller that no longer waits, it keeps the request from being sent if it still can.
-pub(crate) struct GiveUpOnDrop<'a>(pub(crate) &'a Ticket);
+/// Dropped by a caller that no longer waits, it keeps the request from being sent if it still can,
+/// and notes whether it could.
+pub(crate) struct GiveUpOnDrop<'a> {
+    pub(crate) ticket: &'a Ticket,
+    pub(crate) seen: &'a mut Seen,
+}
 
 impl Drop for GiveUpOnDrop<'_> {
     fn drop(&mut self) {
         // A pending answer that nobody picked up is dropped with the phase: that recalls the
         // request, or tells the server that nobody waits for it.
-        let left = std::mem::replace(&mut self.0.slot().phase, Phase::GivenUp);
+        let left = std::mem::replace(&mut self.ticket.slot().phase, Phase::GivenUp);
         if matches!(left, Phase::Taken | Phase::Lost) {
             // The caller's own pending answer does the same.
-            let _ = self.0.slot().cell.recall();
+            let _ = self.ticket.slot().cell.recall();
         }
+        if let Phase::Handed(pending) = &left {
+            pending.seen(self.seen);
+        }
+        drop(left);
+        self.seen.perhaps_sent |= self.ticket.slot().cell.was_begun();
     }
 }

@@ -2,8 +2,9 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-use super::{OneLine, Source};
+use super::{OneLine, Source, challenge_in};
 use crate::{
+    credentials::{Challenge, CredentialsError},
     evidence::ServerError,
     operation::{ConnectionName, Generation, NameError},
     spec::SpecError,
@@ -68,7 +69,10 @@ pub enum StartFailure {
     #[error("the server refused the handshake with {0}")]
     Refused(ServerError),
     /// The server answered with an HTTP status.
-    #[error("the server answered the handshake with HTTP status {status}")]
+    #[error(
+        "the server answered the handshake with HTTP status {status}{}",
+        if matches!(.status, 401 | 403) { "; authorise this client for it" } else { "" }
+    )]
     Status {
         /// The status.
         status: u16,
@@ -77,6 +81,9 @@ pub enum StartFailure {
         /// The `Retry-After` header, as sent.
         retry_after: Option<String>,
     },
+    /// There is no access token for the handshake, so it was not sent.
+    #[error("there is no access token: {0}")]
+    Credentials(CredentialsError),
     /// No connection could be made.
     #[error("the server cannot be reached ({0}); check the address and that it listens")]
     Unreachable(String),
@@ -102,6 +109,36 @@ pub enum StartFailure {
     /// The runtime stopped the start, because it shuts down or was asked to.
     #[error("the start was stopped by the runtime")]
     Stopped,
+}
+
+impl StartError {
+    /// What a server asks for that refused this client's credentials.
+    #[must_use]
+    pub fn challenge(&self) -> Option<Challenge> {
+        match &self.failure {
+            StartFailure::Status {
+                status: 401 | 403,
+                challenge,
+                ..
+            } => challenge.as_deref().and_then(Challenge::parse),
+            StartFailure::Credentials(error) => challenge_in(error),
+            _ => None,
+        }
+    }
+
+    /// Whether somebody has to authorise this client before a session can start.
+    #[must_use]
+    pub fn wants_authorization(&self) -> bool {
+        matches!(
+            &self.failure,
+            StartFailure::Status {
+                status: 401 | 403,
+                ..
+            } | StartFailure::Credentials(
+                CredentialsError::AuthorizationRequired { .. } | CredentialsError::NotGiven(_)
+            )
+        )
+    }
 }
 
 impl fmt::Display for StartError {

@@ -156,7 +156,7 @@ pub fn judge(
     match came_back {
         C::MadeUp => return (Unknown, Kept),
         C::Fault(WireFault::ConnectFailed(_)) => return (NotSent, Suspect),
-        C::Fault(WireFault::Unencodable(_)) => return (NotSent, Kept),
+        C::Fault(WireFault::Unencodable(_) | WireFault::NoToken(_)) => return (NotSent, Kept),
         C::SessionEnded => return (Unknown, Lost),
         C::GaveUp | C::WrongType => return (Unknown, Kept),
         C::DeadlinePassed { heard } => return (Unknown, if *heard { Kept } else { Suspect }),
@@ -203,6 +203,7 @@ pub fn retry_after_seconds(value: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::CredentialsError;
 
     fn error(code: i64, message: &str) -> CameBack {
         CameBack::Error(ServerError {
@@ -282,6 +283,9 @@ mod tests {
             plain(CameBack::Fault(WireFault::ConnectFailed("refused".into()))).0,
             NotSent
         );
+        let no_token =
+            WireFault::NoToken(CredentialsError::AuthorizationRequired { challenge: None });
+        assert_eq!(plain(CameBack::Fault(no_token)), (NotSent, Kept));
         assert_eq!(
             plain(CameBack::DeadlinePassed { heard: false }),
             (Unknown, Suspect)

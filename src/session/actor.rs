@@ -12,7 +12,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    Connector, Session,
+    Along, Connector, Session,
     start::{NotStarted, Running, start},
 };
 use crate::{
@@ -245,7 +245,7 @@ async fn probe(session: &Session, limit: Duration) -> bool {
         ClientRequest::DiscoverRequest(DiscoverRequest::new(DiscoverRequestParams {}))
     };
     let cell = Arc::new(DispatchCell::new());
-    let Ok(mut pending) = session.hand_over(request, &cell, None) else {
+    let Ok(mut pending) = session.hand_over(request, &cell, &Along::default()) else {
         return false;
     };
     let answered = tokio::select! {

@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::SessionArgs;
 use crate::{
-    event::{Asked, Listing, What},
+    event::{Asked, What},
+    operation::ListKind,
     spec::{Handler, Panicked},
     subscription::Notices,
     transport::Pulse,
@@ -114,9 +115,9 @@ impl HostSide {
         use ServerNotification as N;
         let generation = self.pulse.generation;
         let list = match notification {
-            N::ToolListChangedNotification(_) => Some(Listing::Tools),
-            N::PromptListChangedNotification(_) => Some(Listing::Prompts),
-            N::ResourceListChangedNotification(_) => Some(Listing::Resources),
+            N::ToolListChangedNotification(_) => Some(ListKind::Tools),
+            N::PromptListChangedNotification(_) => Some(ListKind::Prompts),
+            N::ResourceListChangedNotification(_) => Some(ListKind::Resources),
             _ => None,
         };
         if let Some(list) = list {

@@ -1,4 +1,5 @@
-//! What a handshake offered, which decides what the server may answer.
+//! What a handshake offered, which decides what the server may answer; and what the server says
+//! about calls, in its order.
 //!
 //! rmcp tells which revision was negotiated and not by which request. A server that answers an
 //! `initialize` with a revision that has none would be taken for one of the newer era.
@@ -19,22 +20,28 @@ use rmcp::{
     transport::Transport,
 };
 
-use crate::spec::Era;
+use crate::{spec::Era, transport::Pulse};
 
-/// A transport that notes whether an `initialize` went through it.
+/// A transport that notes whether an `initialize` went through it, and hears what the server says.
 pub(super) struct Offering<T> {
     inner: T,
     initialize: Arc<AtomicBool>,
+    pulse: Arc<Pulse>,
 }
 
 /// What went through an [`Offering`].
 pub(super) struct Offer(Arc<AtomicBool>);
 
 impl<T> Offering<T> {
-    pub(super) fn new(inner: T) -> (Self, Offer) {
+    pub(super) fn new(inner: T, pulse: Arc<Pulse>) -> (Self, Offer) {
         let initialize = Arc::new(AtomicBool::new(false));
         let offer = Offer(Arc::clone(&initialize));
-        (Self { inner, initialize }, offer)
+        let offering = Self {
+            inner,
+            initialize,
+            pulse,
+        };
+        (offering, offer)
     }
 }
 
@@ -82,8 +89,11 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Offering<T> {
         self.inner.send(message)
     }
 
-    fn receive(&mut self) -> impl Future<Output = Option<ServerJsonRpcMessage>> + Send {
-        self.inner.receive()
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        let message = self.inner.receive().await?;
+        // Before rmcp, which gives each notification to a task of its own, and their order to chance.
+        self.pulse.calls.hear(&message);
+        Some(message)
     }
 
     fn close(&mut self) -> impl Future<Output = Result<(), T::Error>> + Send {

@@ -4,15 +4,17 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::ProtocolVersion,
+    model::{ErrorCode, ProtocolVersion},
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
+use tokio::io::AsyncRead;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     Session, SessionArgs,
     host_side::HostSide,
+    kept::lend,
     offer::{Offering, version},
 };
 use crate::{
@@ -22,6 +24,7 @@ use crate::{
         BoxError, ConnectionSpec, Era, OpenStream, OpenTransport, Panicked, Settings, SpecError,
         TransportSpec, WireOrder,
     },
+    telemetry::FarEnd,
     transport::{
         ExitWatch, Pulse,
         ordered::{OrderedOptions, OrderedTransport},
@@ -65,6 +68,17 @@ impl Connector {
             TransportSpec::Http(_) => Err(SpecError::NotCompiled { feature: "http" }),
             TransportSpec::Custom(open, order) => Ok(Self::Custom(Arc::clone(open), *order)),
             TransportSpec::Stream(open) => Ok(Self::Stream(Arc::clone(open))),
+        }
+    }
+
+    /// Where its requests go, as far as a span tells of it.
+    pub(crate) fn far_end(&self) -> FarEnd {
+        match self {
+            #[cfg(feature = "stdio")]
+            Self::Stdio(_) => FarEnd::pipe(),
+            #[cfg(feature = "http")]
+            Self::Http(endpoint) => endpoint.far_end(),
+            Self::Custom(..) | Self::Stream(_) => FarEnd::default(),
         }
     }
 }
@@ -124,7 +138,7 @@ pub(super) async fn start(
             running.process = Some(process);
             let transport =
                 OrderedTransport::new(pipes.stdout, pipes.stdin, Arc::clone(pulse), options);
-            let started = negotiate(transport, host, settings, pulse, running).await;
+            let started = negotiate_stream(transport, host, args, running).await;
             if started.is_err() {
                 // Without the status the failure is told all the same.
                 let _ = tokio::time::timeout(REASON_ON_STDERR, exit.exited()).await;
@@ -141,7 +155,7 @@ pub(super) async fn start(
                 &settings.limits,
                 discover_limit(settings),
             );
-            negotiate(transport, host, settings, pulse, running)
+            negotiate(transport, host, &settings.era, pulse, running)
                 .await
                 .map_err(|error| explain_http(error, &handshake))
         }
@@ -149,7 +163,7 @@ pub(super) async fn start(
             let open = Arc::clone(open);
             let opened = guarded(async move { open.open().await }).await?;
             let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
-            negotiate(transport, host, settings, pulse, running)
+            negotiate(transport, host, &settings.era, pulse, running)
                 .await
                 .map_err(explain)
         }
@@ -158,7 +172,7 @@ pub(super) async fn start(
             let (read, write) = guarded(async move { open.open().await }).await?;
             let options = ordered_options(settings, running);
             let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
-            negotiate(transport, host, settings, pulse, running)
+            negotiate_stream(transport, host, args, running)
                 .await
                 .map_err(explain)
         }
@@ -197,10 +211,50 @@ async fn guarded<T: Send + 'static>(
     }
 }
 
+/// Negotiates over a byte stream. A server that was slow to start may have been taken for an older
+/// one and say that it is not; the same process is then asked once more, as one of the newer era.
+async fn negotiate_stream<R>(
+    transport: OrderedTransport<R>,
+    host: HostSide,
+    args: &SessionArgs,
+    running: &mut Running,
+) -> Result<Session, ClientInitializeError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+{
+    let era = &args.settings.era;
+    let (lent, mut returned) = lend(transport);
+    let error = match negotiate(lent, host, era, &args.pulse, running).await {
+        Err(error) if *era == Era::Automatic && serves_the_newer_era_alone(&error) => error,
+        done => return done,
+    };
+    let (Ok(transport), Ok(host)) = (returned.try_recv(), HostSide::new(args)) else {
+        return Err(error);
+    };
+    negotiate(transport, host, &Era::Discover, &args.pulse, running).await
+}
+
+/// Whether the server refused the `initialize` of the fall-back because it takes the newer era only.
+fn serves_the_newer_era_alone(error: &ClientInitializeError) -> bool {
+    let ClientInitializeError::LegacyFallbackFailed { fallback, .. } = error else {
+        return false;
+    };
+    let ClientInitializeError::JsonRpcError(refused) = &**fallback else {
+        return false;
+    };
+    let supported = refused.data.as_ref().and_then(|d| d.get("supported"));
+    let supported = supported.and_then(|s| s.as_array());
+    refused.code == ErrorCode::UNSUPPORTED_PROTOCOL_VERSION
+        && supported.is_some_and(|s| {
+            s.iter()
+                .any(|v| v == ProtocolVersion::V_2026_07_28.as_str())
+        })
+}
+
 async fn negotiate<T>(
     transport: T,
     mut host: HostSide,
-    settings: &Settings,
+    era: &Era,
     pulse: &Arc<Pulse>,
     running: &mut Running,
 ) -> Result<Session, ClientInitializeError>
@@ -211,7 +265,7 @@ where
     // The newest revision that has an `initialize`: offered a newer one, some servers echo it.
     config.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
     let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
-    let lifecycle = match &settings.era {
+    let lifecycle = match era {
         Era::Automatic => ClientLifecycleMode::Auto {
             preferred_versions,
             legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
@@ -222,7 +276,7 @@ where
             ClientLifecycleMode::Initialize
         }
     };
-    let (transport, offer) = Offering::new(transport);
+    let (transport, offer) = Offering::new(transport, Arc::clone(pulse));
     let service = host.serve_with_lifecycle(transport, lifecycle).await?;
     let negotiated = service
         .peer_info()
@@ -230,7 +284,7 @@ where
     let peer = service.peer().clone();
     running.service = Some(service);
     let revision = negotiated.unwrap_or_default();
-    let allowed = offer.allowed(&settings.era);
+    let allowed = offer.allowed(era);
     if !allowed.contains(&revision) {
         return Err(ClientInitializeError::NoCompatibleProtocolVersion {
             client_supported: allowed,
@@ -303,6 +357,7 @@ fn explain_http(error: ClientInitializeError, handshake: &Handshake) -> NotStart
             (Some(WireFault::ConnectFailed(why) | WireFault::ExchangeBroke(why)), _) => {
                 StartFailure::Unreachable(why)
             }
+            (Some(WireFault::NoToken(error)), _) => StartFailure::Credentials(error),
             (Some(_), _) => StartFailure::NotUnderstood,
             (None, Some(status)) => StartFailure::Status {
                 status,

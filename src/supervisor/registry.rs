@@ -39,13 +39,6 @@ impl Registry {
             .remove_if(&line.name, |_, there| Arc::ptr_eq(there, line));
     }
 
-    /// Lets no new operation in, anywhere.
-    pub(super) fn close_admission(&self) {
-        for line in &self.lines {
-            line.closing.cancel();
-        }
-    }
-
     pub(super) fn names(&self) -> Vec<ConnectionName> {
         let open = self.lines.iter().filter(|l| !l.closing.is_cancelled());
         let mut names: Vec<_> = open.map(|line| line.name.clone()).collect();

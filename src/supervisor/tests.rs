@@ -12,6 +12,7 @@ use tokio::io::{
     AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex,
     split,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
@@ -157,6 +158,7 @@ impl Rig {
         let supervisor = Supervisor::builder().start().await.unwrap();
         let owner = supervisor.open("server", spec).await.unwrap();
         let line = supervisor
+            .branch
             .registry
             .find(&"server".parse().unwrap())
             .unwrap();
@@ -366,7 +368,11 @@ async fn a_lent_session_outlives_an_actor_that_panics() {
             .lend_service("lent", &client, LentSpec::new())
             .await
             .unwrap();
-        let line = supervisor.registry.find(&"lent".parse().unwrap()).unwrap();
+        let line = supervisor
+            .branch
+            .registry
+            .find(&"lent".parse().unwrap())
+            .unwrap();
         let call = || lent.call_tool(ToolCall::new("echo", json!({})));
         call().await.unwrap();
         line.make_the_actor_panic();

@@ -7,6 +7,7 @@
 
 mod answer;
 mod endpoint;
+mod token;
 
 use std::{
     collections::HashMap,
@@ -31,7 +32,10 @@ use sse_stream::Sse;
 pub(crate) use endpoint::Endpoint;
 
 use super::{Pulse, decode, server_error, witness::cell_of};
-use crate::evidence::{DispatchCell, Loss, WireFault, WireReport};
+use crate::{
+    evidence::{DispatchCell, Loss, WireFault, WireReport},
+    spec::Tokens,
+};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -97,6 +101,9 @@ pub(crate) struct HttpClient {
     handshake: Arc<Handshake>,
     max_answer_bytes: usize,
     max_resumes: u32,
+    tokens: Option<Tokens>,
+    /// Whether a refused handshake may go out once more with another token.
+    resend_after_401: bool,
     /// How long the handshake's `server/discover` may take before rmcp is told to fall back; `None`
     /// where there is nothing to fall back to.
     discover_limit: Option<Duration>,
@@ -160,6 +167,7 @@ struct Exchange {
     /// The handshake's `server/discover`, which a server may be too old for.
     may_fall_back: bool,
     is_tool_call: bool,
+    is_handshake: bool,
     can_resume: bool,
     in_session: bool,
 }
@@ -171,15 +179,18 @@ impl Exchange {
             request: None,
             may_fall_back: false,
             is_tool_call: false,
+            is_handshake: false,
             can_resume: true,
             in_session,
         };
         if let JsonRpcMessage::Request(r) = message {
             exchange.request = Some(r.id.clone());
             // A later `server/discover` is a probe, and has a cell.
-            exchange.may_fall_back = falls_back
-                && exchange.cell.is_none()
-                && matches!(r.request, ClientRequest::DiscoverRequest(_));
+            let is_discover =
+                exchange.cell.is_none() && matches!(r.request, ClientRequest::DiscoverRequest(_));
+            exchange.may_fall_back = falls_back && is_discover;
+            exchange.is_handshake =
+                is_discover || matches!(r.request, ClientRequest::InitializeRequest(_));
             exchange.is_tool_call = matches!(r.request, ClientRequest::CallToolRequest(_));
             exchange.can_resume = r
                 .request
@@ -242,6 +253,12 @@ impl HttpClient {
         })?;
         let accept = "application/json, text/event-stream";
         let (resume_headers, resume_auth) = (headers.clone(), auth.clone());
+        let token = self.token(exchange.cell.as_deref()).await;
+        let token = token.map_err(|fault| match fault {
+            Some(fault) => self.broken(&exchange, report.clone(), fault),
+            None => StreamableHttpError::Client(HttpError::SessionOver),
+        })?;
+        let auth = token.as_ref().map(|t| t.secret().to_owned()).or(auth);
         let request = self
             .request(
                 self.http.post(uri.as_ref()),
@@ -280,6 +297,7 @@ impl HttpClient {
         let status = response.status();
         report.status = Some(status.as_u16());
         if !status.is_success() {
+            self.tell_refusal(&mut report, token, response.headers());
             return self.refused(&exchange, report, response).await;
         }
         let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
@@ -356,9 +374,7 @@ impl HttpClient {
         response: reqwest::Response,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let status = response.status();
-        let headers = response.headers();
-        report.challenge = challenges(headers);
-        report.retry_after = text_header(headers, header::RETRY_AFTER);
+        report.retry_after = text_header(response.headers(), header::RETRY_AFTER);
         // The end of a session does not wait for a body that does not come.
         let error = tokio::time::timeout(ERROR_BODY, self.error_in(response)).await;
         let error = error.ok().flatten();
@@ -430,6 +446,30 @@ impl HttpClient {
         request.headers(all)
     }
 
+    /// Posts, and takes the silence of a server that may be too old for its answer.
+    async fn post_within(
+        &self,
+        exchange: Exchange,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let may_fall_back = exchange.may_fall_back;
+        let posting = self.post(uri, message, session_id, auth, headers);
+        match (self.discover_limit, exchange.request) {
+            (Some(limit), Some(id)) if may_fall_back => {
+                let answering = async { as_json(posting.await?).await };
+                match tokio::time::timeout(limit, answering).await {
+                    Ok(answer) => answer,
+                    Err(_) => Ok(not_known(id)),
+                }
+            }
+            _ => posting.await,
+        }
+    }
+
     async fn open_stream(
         &self,
         uri: &str,
@@ -441,6 +481,10 @@ impl HttpClient {
         if self.pulse.is_ended() {
             return Err(StreamableHttpError::Client(HttpError::SessionOver));
         }
+        let token = self.token(None).await.map_err(|fault| {
+            StreamableHttpError::Client(fault.map_or(HttpError::SessionOver, HttpError::Fault))
+        })?;
+        let auth = token.as_ref().map(|t| t.secret().to_owned()).or(auth);
         let mut request = self.request(
             self.http.get(uri),
             "text/event-stream",
@@ -463,6 +507,11 @@ impl HttpClient {
         if session_id.is_some() {
             self.note_end(status);
         }
+        let mut report = WireReport {
+            status: Some(status.as_u16()),
+            ..WireReport::default()
+        };
+        self.tell_refusal(&mut report, token, response.headers());
         Err(StreamableHttpError::ServerDoesNotSupportSse)
     }
 }
@@ -538,21 +587,42 @@ impl StreamableHttpClient for HttpClient {
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        let limited = self.discover_limit.and_then(|limit| {
-            let exchange = Exchange::of(&message, false, true);
-            let id = exchange.request.filter(|_| exchange.may_fall_back)?;
-            Some((id, limit))
-        });
-        let posting = self.post(uri, message, session_id, auth_header, custom_headers);
-        match limited {
-            None => posting.await,
-            Some((id, limit)) => {
-                let answering = async { as_json(posting.await?).await };
-                match tokio::time::timeout(limit, answering).await {
-                    Ok(answer) => answer,
-                    Err(_) => Ok(not_known(id)),
-                }
-            }
+        let exchange = Exchange::of(&message, false, true);
+        if !exchange.is_handshake || self.tokens.is_none() {
+            return self
+                .post_within(
+                    exchange,
+                    uri,
+                    message,
+                    session_id,
+                    auth_header,
+                    custom_headers,
+                )
+                .await;
+        }
+        // The wait for a token is not the server's: had here, it is there for the post.
+        if let Err(fault) = self.token(None).await {
+            return Err(match fault {
+                Some(fault) => self.broken(&exchange, WireReport::default(), fault),
+                None => StreamableHttpError::Client(HttpError::SessionOver),
+            });
+        }
+        let posting = |message| {
+            let (exchange, uri) = (Exchange::of(&message, false, true), Arc::clone(&uri));
+            let (session_id, headers) = (session_id.clone(), custom_headers.clone());
+            self.post_within(
+                exchange,
+                uri,
+                message,
+                session_id,
+                auth_header.clone(),
+                headers,
+            )
+        };
+        let answer = posting(message.clone()).await;
+        match self.renewed_after_the_handshake().await {
+            true => posting(message).await,
+            false => answer,
         }
     }
 
@@ -581,6 +651,8 @@ impl StreamableHttpClient for HttpClient {
             // The server has said that it does not know the session; its id is not used again.
             return Ok(());
         }
+        let at_hand = self.tokens.as_ref().and_then(|tokens| tokens.0.at_hand());
+        let auth_header = at_hand.map(|t| t.secret().to_owned()).or(auth_header);
         let request = self
             .request(
                 self.http.delete(uri.as_ref()),

@@ -97,7 +97,7 @@ fn tools(server: &Server, generation: u64) -> Vec<Value> {
         ]
     };
     for own in &server.script.tools {
-        if !in_generation(own.get("generation"), generation) {
+        if !in_generation(own.get("generation"), generation) || !files_allow(server, own) {
             continue;
         }
         let place = tools.iter().position(|t| t["name"] == own["name"]);
@@ -122,6 +122,15 @@ fn tools(server: &Server, generation: u64) -> Vec<Value> {
         }
     }
     tools
+}
+
+/// Whether the files of the directory are as a definition wants them.
+fn files_allow(server: &Server, own: &Value) -> bool {
+    let exists = |name: &str| {
+        let file = own.get(name).and_then(Value::as_str);
+        file.map(|file| server.dir.path(file).exists())
+    };
+    exists("if_file").unwrap_or(true) && !exists("unless_file").unwrap_or(false)
 }
 
 /// What a tool of that name does by default: the name of a built-in tool.
@@ -180,26 +189,28 @@ impl Question<'_> {
                 "_meta": {"io.modelcontextprotocol/serverInfo": self.info()},
             })),
             "ping" if !self.modern => Ok(json!({})),
-            "tools/list" => {
-                Ok(json!({"tools": self.listed_tools(), "ttlMs": 0, "cacheScope": "private"}))
-            }
+            "tools/list" => Ok(self.page("tools", self.listed_tools())),
             "tools/call" => self.call(),
-            "prompts/list" => Ok(json!({
-                "prompts": self.option("prompts", json!([{"name": "greet", "description": "A greeting."}])),
-                "ttlMs": 0, "cacheScope": "private",
-            })),
+            "prompts/list" => Ok(self.page(
+                "prompts",
+                self.entries(
+                    "prompts",
+                    json!([{"name": "greet", "description": "A greeting."}]),
+                ),
+            )),
             "prompts/get" => Ok(json!({
                 "description": "A greeting.",
                 "messages": [{"role": "user", "content": {"type": "text",
                     "text": format!("prompt {} of generation {}", tool_name(self.params), self.generation)}}],
             })),
-            "resources/list" => Ok(json!({
-                "resources": self.option("resources", json!([{"uri": "mem://note", "name": "note"}])),
-                "ttlMs": 0, "cacheScope": "private",
-            })),
-            "resources/templates/list" => {
-                Ok(json!({"resourceTemplates": [], "ttlMs": 0, "cacheScope": "private"}))
-            }
+            "resources/list" => Ok(self.page(
+                "resources",
+                self.entries("resources", json!([{"uri": "mem://note", "name": "note"}])),
+            )),
+            "resources/templates/list" => Ok(self.page(
+                "resourceTemplates",
+                self.entries("resource_templates", json!([])),
+            )),
             "resources/read" => Ok(json!({
                 "contents": [{
                     "uri": self.params.get("uri").cloned().unwrap_or(json!("mem://note")),
@@ -241,6 +252,35 @@ impl Question<'_> {
         )
     }
 
+    fn entries(&self, option: &str, otherwise: Value) -> Vec<Value> {
+        let entries = self.option(option, otherwise);
+        entries.as_array().cloned().unwrap_or_default()
+    }
+
+    /// The page that the cursor names, by its number; the whole list without `page_size`.
+    fn page(&self, name: &str, entries: Vec<Value>) -> Value {
+        let size = self.option("page_size", json!(0)).as_u64().unwrap_or(0);
+        let size = usize::try_from(size).unwrap_or(0);
+        let number = |cursor: &str| cursor.parse::<usize>().ok();
+        let at = self.params["cursor"]
+            .as_str()
+            .and_then(number)
+            .unwrap_or(1)
+            .max(1);
+        let mut page = json!({"ttlMs": self.option("ttl_ms", json!(0)), "cacheScope": "private"});
+        if size == 0 {
+            page[name] = json!(entries);
+            return page;
+        }
+        let from = ((at - 1) * size).min(entries.len());
+        let to = (from + size).min(entries.len());
+        page[name] = json!(entries[from..to]);
+        if to < entries.len() {
+            page["nextCursor"] = json!((at + 1).to_string());
+        }
+        page
+    }
+
     fn listed_tools(&self) -> Vec<Value> {
         let mut listed = tools(self.server, self.generation);
         for tool in &mut listed {
@@ -248,6 +288,8 @@ impl Question<'_> {
                 members.remove("like");
                 members.remove("generation");
                 members.remove("remove");
+                members.remove("if_file");
+                members.remove("unless_file");
             }
         }
         listed

@@ -107,7 +107,7 @@ pub(crate) struct Script {
     rules: Vec<Rule>,
 }
 
-const TOP: [&str; 21] = [
+const TOP: [&str; 24] = [
     "background",
     "eras",
     "tools",
@@ -129,6 +129,9 @@ const TOP: [&str; 21] = [
     "supported_versions",
     "prompts",
     "resources",
+    "resource_templates",
+    "page_size",
+    "ttl_ms",
 ];
 
 impl Script {

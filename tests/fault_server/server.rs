@@ -41,9 +41,10 @@
 //! | `background` | steps that run beside everything from the start: `[{"wait_file":"die"},"kill"]` |
 //! | `eras` | `both` (default), `legacy` (`server/discover` gets -32601), `modern` (`initialize` gets -32601) |
 //! | `ignore_eof`, `ignore_term` | `true`: goes on after end of file on stdin, after SIGTERM |
-//! | `tools` | definitions merged by `name` into the built-in ones; own members: `"remove":true`, `"generation":N` or list (only then), `"like":"charge"` (behaves like that built-in tool; otherwise new tools behave like `echo`) |
+//! | `tools` | definitions merged by `name` into the built-in ones; own members: `"remove":true`, `"generation":N` or list (only then), `"like":"charge"` (behaves like that built-in tool; otherwise new tools behave like `echo`), `"if_file":NAME`, `"unless_file":NAME` (only while that file is in the directory, or is not) |
 //! | `tools_only` | `true`: no built-in tools |
-//! | `prompts`, `resources`, `capabilities`, `server_info`, `instructions`, `protocol_version`, `supported_versions` | replace that part of the default answers |
+//! | `page_size`, `ttl_ms` | every list comes in pages of so many entries, whose cursors are `2`, `3`, ..; every page carries that `ttlMs` (default 0; only in 2026-07-28) |
+//! | `prompts`, `resources`, `resource_templates`, `capabilities`, `server_info`, `instructions`, `protocol_version`, `supported_versions` | replace that part of the default answers |
 //! | `sessions` | `false`: HTTP without session ids; the generation is then the process start |
 //! | `unknown_session` | HTTP answer (see `http`) to a session id that this process does not know, as after a restart; default an empty 404 |
 //! | `http_answer` | `json` (default) or `sse` |

@@ -8,15 +8,18 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 17] = [
+pub(crate) const READING_ORDER: [&str; 20] = [
     "operation",
+    "credentials",
     "evidence",
     "policy",
     "spec",
     "event",
     "error",
+    "telemetry",
     "journal",
     "transport",
+    "auth",
     "subscription",
     "session",
     "catalog",
@@ -30,14 +33,16 @@ pub(crate) const READING_ORDER: [&str; 17] = [
 
 /// (module, what it must not name): crates and their parts, or modules of this crate as `crate::name`.
 /// A path that merely passes through counts too: `rmcp` forbids `rmcp::model::Tool`.
-const BANS: [(&str, &[&str]); 13] = [
+const BANS: [(&str, &[&str]); 15] = [
     ("operation", &["tokio", "rmcp::transport"]),
+    ("credentials", &["rmcp", "tokio"]),
     ("evidence", &["rmcp", "tokio"]),
     ("policy", &["crate::journal", "tokio::time"]),
     ("spec", &["ractor"]),
     ("error", &["ractor"]),
     ("journal", &["crate::connection"]),
     ("transport", &["crate::policy", "crate::journal"]),
+    ("auth", &["crate::policy", "crate::journal"]),
     ("session", &["crate::policy", "crate::journal"]),
     ("catalog", &["crate::connection"]),
     ("connection", &["crate::journal", "crate::supervisor"]),

@@ -18,7 +18,8 @@ use rmcp::{
 use super::{Handshake, HttpClient, PROTOCOL_VERSION, Pulse, RESERVED, chain};
 use crate::{
     evidence::Loss,
-    spec::{HttpSpec, Limits, SpecError},
+    spec::{HttpSpec, Limits, SpecError, Tokens},
+    telemetry::FarEnd,
 };
 
 type Worker = StreamableHttpClientTransport<HttpClient>;
@@ -30,6 +31,8 @@ pub(crate) struct Endpoint {
     url: Arc<str>,
     headers: HashMap<HeaderName, HeaderValue>,
     bearer: Option<String>,
+    tokens: Option<Tokens>,
+    resend_after_401: bool,
 }
 
 impl Endpoint {
@@ -79,7 +82,19 @@ impl Endpoint {
             url: Arc::from(url.as_str()),
             headers,
             bearer: spec.bearer.clone(),
+            tokens: spec.tokens.clone(),
+            resend_after_401: spec.resend_after_401,
         })
+    }
+
+    /// The host and the port, and nothing else of the URL.
+    pub(crate) fn far_end(&self) -> FarEnd {
+        let url = reqwest::Url::parse(&self.url).ok();
+        let host = url
+            .as_ref()
+            .and_then(|url| url.host_str())
+            .map(str::to_owned);
+        FarEnd::http(host, url.and_then(|url| url.port_or_known_default()))
     }
 
     /// Opens a transport for one session. Nothing is sent before rmcp sends.
@@ -96,6 +111,8 @@ impl Endpoint {
             handshake: Arc::clone(&handshake),
             max_answer_bytes: limits.max_answer_bytes,
             max_resumes: limits.max_resumes,
+            tokens: self.tokens.clone(),
+            resend_after_401: self.resend_after_401,
             discover_limit,
         };
         let mut config = StreamableHttpClientTransportConfig::with_uri(Arc::clone(&self.url))

@@ -1,0 +1,169 @@
+//! The unanswered calls of a session, as far as the server may speak of them: by the id of the
+//! request, or by its progress token.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rmcp::model::{
+    JsonRpcMessage, ProgressToken, RequestId, ServerJsonRpcMessage, ServerNotification,
+};
+use tokio::sync::watch;
+
+use super::clock::{Clock, Held};
+use crate::operation::{Progress, ProgressSink};
+
+/// Whoever wants to hear of one operation's progress: its reader, its idle limit, or both.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    sink: Option<ProgressSink>,
+    beats: watch::Sender<()>,
+}
+
+impl Listener {
+    pub(crate) fn new(sink: Option<ProgressSink>) -> Self {
+        Self {
+            sink,
+            beats: watch::Sender::new(()),
+        }
+    }
+
+    /// Changes with each progress from now on.
+    pub(crate) fn beats(&self) -> watch::Receiver<()> {
+        self.beats.subscribe()
+    }
+
+    fn hear(&self, progress: Progress) {
+        self.beats.send_replace(());
+        if let Some(sink) = &self.sink {
+            sink.push(progress);
+        }
+    }
+}
+
+/// The unanswered calls of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Calls(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    clocks: HashMap<RequestId, Arc<Clock>>,
+    listeners: HashMap<ProgressToken, Arc<Listener>>,
+}
+
+/// The clocks of some calls, all of which stand while this lives.
+#[derive(Debug)]
+#[allow(dead_code, reason = "it is held for the sake of its drop")]
+pub(crate) struct AllHeld(Vec<Held>);
+
+/// Keeps the server from being heard while a call is handed over, so that nothing that it says
+/// about the call can come before the call is listed.
+pub(crate) struct Listing<'a>(MutexGuard<'a, Table>);
+
+impl Listing<'_> {
+    /// Lists the call that was handed over.
+    pub(crate) fn list(
+        mut self,
+        id: &RequestId,
+        token: &ProgressToken,
+        clock: Option<&Arc<Clock>>,
+        listener: Option<&Arc<Listener>>,
+    ) {
+        if let Some(clock) = clock {
+            self.0.clocks.insert(id.clone(), Arc::clone(clock));
+        }
+        if let Some(listener) = listener {
+            self.0.listeners.insert(token.clone(), Arc::clone(listener));
+        }
+    }
+}
+
+impl Calls {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn listing(&self) -> Listing<'_> {
+        Listing(self.table())
+    }
+
+    /// The call has its outcome.
+    pub(crate) fn strike(&self, id: &RequestId, token: &ProgressToken) {
+        let mut table = self.table();
+        let clock = table.clocks.remove(id);
+        let listener = table.listeners.remove(token);
+        drop(table);
+        // Not under the lock: the last one wakes a reader.
+        drop((clock, listener));
+    }
+
+    #[allow(dead_code, reason = "the requests to the host's handler take it")]
+    /// Lets the clock of one call stand, or of all of them where it is not known which one the
+    /// server speaks about. Calls that are handed over later are not among them.
+    pub(crate) fn hold(&self, call: Option<&RequestId>) -> AllHeld {
+        let table = self.table();
+        let held = match call {
+            Some(call) => table
+                .clocks
+                .get(call)
+                .map(Clock::hold)
+                .into_iter()
+                .collect(),
+            None => table.clocks.values().map(Clock::hold).collect(),
+        };
+        AllHeld(held)
+    }
+
+    /// Hears what the server says, before anybody above does.
+    pub(crate) fn hear(&self, message: &ServerJsonRpcMessage) {
+        let JsonRpcMessage::Notification(notification) = message else {
+            return;
+        };
+        let ServerNotification::ProgressNotification(progress) = &notification.notification else {
+            return;
+        };
+        let params = &progress.params;
+        let listener = self.table().listeners.get(&params.progress_token).cloned();
+        if let Some(listener) = listener {
+            listener.hear(Progress::new(
+                params.progress,
+                params.total,
+                params.message.clone(),
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rmcp::model::NumberOrString;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_call_that_the_server_speaks_about_is_held_where_it_is_known() {
+        let calls = Calls::default();
+        let clocks: Vec<_> = (0..2)
+            .map(|n| {
+                let clock = Arc::new(Clock::new(Duration::from_secs(60)));
+                let id = NumberOrString::Number(n);
+                let token = ProgressToken(id.clone());
+                calls.listing().list(&id, &token, Some(&clock), None);
+                let due = clock.after(Duration::from_secs(10));
+                (clock, due)
+            })
+            .collect();
+        let left = |n: usize| clocks[n].0.left(clocks[n].1).as_secs();
+        let held = calls.hold(Some(&NumberOrString::Number(1)));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!((left(0), left(1)), (5, 10));
+        drop(held);
+        let held = calls.hold(None);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!((left(0), left(1)), (5, 10));
+        drop(held);
+    }
+}

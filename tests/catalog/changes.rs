@@ -1,0 +1,196 @@
+//! What becomes of a list when the server says that it changed.
+
+use std::time::Duration;
+
+use mcp_supervisor::{What, catalog::Stale, connection::ConnectionState, operation::ListKind};
+use serde_json::{Value, json};
+
+use super::lists::names;
+use crate::support::{
+    bounded, initialize, until,
+    world::{WIRES, Wire, World, echo, open, shut_down, told, until_told},
+};
+
+/// A call of `echo` brings this many notices that the tools changed.
+fn noisy(notices: usize) -> Value {
+    let notice = json!({"notify": {"method": "notifications/tools/list_changed"}});
+    let mut steps = vec![notice; notices];
+    steps.push(json!("answer"));
+    json!({"tools": [
+            {"name": "late", "if_file": "changed"},
+            {"name": "slow", "if_file": "changed", "description": "Changed."},
+            {"name": "big", "if_file": "changed", "remove": true}],
+        "rules": [{"on": "tools/call", "tool": "echo", "do": steps}]})
+}
+
+#[tokio::test]
+async fn a_hundred_notices_in_a_burst_are_a_few_readings_and_one_difference() {
+    for wire in WIRES {
+        bounded(async {
+            let world = World::new(wire, initialize(), noisy(100)).await;
+            let (supervisor, server) = open(world.spec()).await;
+            let mut events = supervisor.events();
+            let catalog = server.catalog();
+            catalog.tools().await.unwrap();
+            world.bed.touch("changed");
+            server.call_tool(echo()).await.unwrap();
+
+            let event = until_told(&mut events, |w| matches!(w, What::CatalogChanged { .. })).await;
+            let What::CatalogChanged {
+                generation,
+                list,
+                added,
+                removed,
+                changed,
+                unnamed,
+            } = &event.what
+            else {
+                unreachable!()
+            };
+            assert_eq!((generation.number(), *list), (1, ListKind::Tools));
+            assert_eq!(
+                (added, removed),
+                (&vec!["late".to_owned()], &vec!["big".to_owned()])
+            );
+            assert_eq!((changed, *unnamed), (&vec!["slow".to_owned()], 0));
+            until("what was read is known", || {
+                catalog
+                    .known_tools()
+                    .is_some_and(|list| list.stale().is_none())
+            })
+            .await;
+            assert!(names(&catalog.known_tools().unwrap()).contains(&"late"));
+            let reads = world.bed.read("tools/list");
+            assert!((2..=4).contains(&reads), "{reads} readings for one burst");
+            let more = told(&mut events).await;
+            let differences = more
+                .iter()
+                .filter(|w| matches!(w, What::CatalogChanged { .. }));
+            assert_eq!(differences.count(), 0, "it changed once");
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn between_the_notice_and_the_reading_the_list_is_stale_and_a_use_reads_it_at_once() {
+    for wire in WIRES {
+        bounded(async {
+            let mut script = noisy(1);
+            script["rules"]
+                .as_array_mut()
+                .unwrap()
+                .push(json!({"on": "tools/list", "nth": 2,
+                "do": [{"touch": "asked"}, {"wait_file": "go"}, "answer"]}));
+            let world = World::new(wire, initialize(), script).await;
+            let (supervisor, server) = open(world.spec()).await;
+            let catalog = server.catalog();
+            catalog.tools().await.unwrap();
+            world.bed.touch("changed");
+            server.call_tool(echo()).await.unwrap();
+            until("the notice is heard", || {
+                let known = catalog.known_tools();
+                known.is_some_and(|list| matches!(list.stale(), Some(Stale::Changed)))
+            })
+            .await;
+            let using = tokio::spawn({
+                let catalog = catalog.clone();
+                async move { catalog.tools().await }
+            });
+            world.bed.until_file("asked").await;
+            world.bed.touch("go");
+            let tools = using.await.unwrap().unwrap();
+            assert!(tools.stale().is_none());
+            assert!(names(&tools).contains(&"late"));
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+/// Nothing reconnects by itself: what changed on a session that is over is read when it is used.
+#[tokio::test]
+async fn a_notice_of_a_session_that_dies_starts_no_other() {
+    bounded(async {
+        let mut script = noisy(1);
+        let steps = script["rules"][0]["do"].as_array_mut().unwrap();
+        steps.push(json!("kill"));
+        let world = World::new(Wire::Stdio, initialize(), script).await;
+        let (supervisor, server) = open(world.spec()).await;
+        server.catalog().tools().await.unwrap();
+        let _ = server.call_tool(echo()).await;
+        server
+            .status_when(|s| s.state == ConnectionState::Idle)
+            .await;
+        // Longer than a burst lasts.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        assert_eq!(server.status().state, ConnectionState::Idle);
+        assert_eq!(world.bed.pids().len(), 1);
+        assert_eq!(world.bed.read("tools/list"), 1);
+        shut_down(supervisor).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_that_nobody_has_read_is_not_read_for_a_notice() {
+    bounded(async {
+        let world = World::new(Wire::Stdio, initialize(), noisy(3)).await;
+        let (supervisor, server) = open(world.spec()).await;
+        server.catalog().prompts().await.unwrap();
+        server.call_tool(echo()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert_eq!(world.bed.read("tools/list"), 0);
+        shut_down(supervisor).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_difference_is_also_what_a_refresh_returns() {
+    for wire in WIRES {
+        bounded(async {
+            let world = World::new(wire, initialize(), noisy(0)).await;
+            let (supervisor, server) = open(world.spec()).await;
+            let catalog = server.catalog();
+            let all = catalog.refresh(ListKind::Tools).await.unwrap();
+            assert!(
+                all.added.contains(&"echo".to_owned()),
+                "the first list is all new"
+            );
+            assert!(catalog.refresh(ListKind::Tools).await.unwrap().is_empty());
+            world.bed.touch("changed");
+            let difference = catalog.refresh(ListKind::Tools).await.unwrap();
+            assert_eq!(difference.added, ["late"]);
+            assert_eq!(difference.removed, ["big"]);
+            assert_eq!(difference.changed, ["slow"]);
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn an_event_names_a_bounded_number_and_counts_the_rest() {
+    bounded(async {
+        let tools: Vec<Value> = (0..40)
+            .map(|n| json!({"name": format!("t{n:02}"), "if_file": "changed"}))
+            .collect();
+        let world = World::new(Wire::Stdio, initialize(), json!({"tools": tools})).await;
+        let (supervisor, server) = open(world.spec()).await;
+        let mut events = supervisor.events();
+        let catalog = server.catalog();
+        catalog.tools().await.unwrap();
+        world.bed.touch("changed");
+        let difference = catalog.refresh(ListKind::Tools).await.unwrap();
+        assert_eq!(difference.added.len(), 40, "whoever asks gets all of it");
+        let event = until_told(&mut events, |w| matches!(w, What::CatalogChanged { .. })).await;
+        let What::CatalogChanged { added, unnamed, .. } = &event.what else {
+            unreachable!()
+        };
+        assert_eq!((added.len(), *unnamed), (What::MOST_NAMES, 8));
+        shut_down(supervisor).await;
+    })
+    .await;
+}

@@ -1,0 +1,2 @@
+//! A client made with this crate for the conformance suite.
+fn main() {}
