@@ -292,6 +292,13 @@ async fn a_foreign_server_restarted_between_calls_is_found_again_by_a_read() {
 }
 
 #[test]
+fn the_versions_in_the_rows_are_those_that_are_installed() {
+    for row in &ROWS {
+        assert_eq!(page::pinned(row), row.version, "{}", row.name);
+    }
+}
+
+#[test]
 fn the_document_says_what_the_rows_say() {
     page::check();
 }

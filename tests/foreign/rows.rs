@@ -235,6 +235,18 @@ pub const ROWS: [Row; 7] = [
             values: &["Engineering"],
         },
         seats: &OLDER_ERA,
+        found: &[
+            (
+                "it writes no ledger, so that of a killed call only the unknown outcome is seen, \
+                 and of a cancel that the session works on; its long tool does not look for one",
+                "foreign::a_foreign_server_is_told_of_a_call_that_nobody_waits_for",
+            ),
+            (
+                "over HTTP a session that it forgot in a restart is answered with 400 and -32000, \
+                 \"No valid session ID provided\", and is taken for lost by that text",
+                "foreign::a_foreign_server_restarted_between_calls_is_found_again_by_a_read",
+            ),
+        ],
         ..SMALL
     },
     Row {
@@ -244,6 +256,11 @@ pub const ROWS: [Row; 7] = [
         program: Program::Python("mcp1", "mcp1.py"),
         failure: Some("Error executing tool fails: it does not work"),
         seats: &OLDER_ERA,
+        found: &[(
+            "it answers the probe for the newer era with -32602 instead of -32601, and is taken \
+             for an older server all the same",
+            "foreign::each_foreign_server_negotiates_the_revision_that_its_row_states",
+        )],
         ..SMALL
     },
     Row {
@@ -252,6 +269,18 @@ pub const ROWS: [Row; 7] = [
         version: "2.3.0",
         program: Program::Python("mcp2", "mcp2.py"),
         failure: Some("Error executing tool fails"),
+        found: &[
+            (
+                "over stdio the first request decides: after `server/discover` an `initialize` is \
+                 refused for good with -32022. A start that took it for an older server, because \
+                 it was slow, asks the same process once more",
+                "eras::a_process_that_was_slow_to_start_and_is_not_older_is_asked_again_and_not_started_again",
+            ),
+            (
+                "what a tool failed of stays on the server: the answer names the tool alone",
+                "foreign::a_foreign_tool_answers_and_a_tool_that_fails_has_answered",
+            ),
+        ],
         ..SMALL
     },
     Row {
@@ -260,6 +289,11 @@ pub const ROWS: [Row; 7] = [
         version: "4.2.3",
         program: Program::Python("fastmcp4", "fastmcp4.py"),
         failure: Some("Error calling tool 'fails': it does not work"),
+        found: &[(
+            "it is built on mcp 2.x and refuses `initialize` after the probe just as that does; in \
+             the newer era a tool asks by its result alone, in the older by a request alone",
+            "foreign::what_a_foreign_tool_asks_in_a_call_is_answered_by_the_users_handler",
+        )],
         ..SMALL
     },
     Row {
@@ -275,6 +309,28 @@ pub const ROWS: [Row; 7] = [
         package: "@modelcontextprotocol/server",
         version: "2.4.0",
         program: Program::Node("typescript2.mjs"),
+        seats: &[
+            newer(Wire::Stdio),
+            older(Wire::Stdio, true),
+            newer(Wire::Http),
+            Seat {
+                asks: false,
+                ..older(Wire::Http, true)
+            },
+        ],
+        found: &[
+            (
+                "a tool that it does not have is a JSON-RPC error, where its 1.x line answers with \
+                 a tool error",
+                "foreign::a_foreign_tool_answers_and_a_tool_that_fails_has_answered",
+            ),
+            (
+                "over HTTP it serves 2025-11-25 without sessions, one instance for each request, \
+                 so that nothing can be asked there: such a tool answers with a tool error. A \
+                 cancel still stops the tool, because the answer's stream is closed",
+                "foreign::what_a_foreign_tool_asks_in_a_call_is_answered_by_the_users_handler",
+            ),
+        ],
         no_such_tool: "a rejection",
         ..SMALL
     },
@@ -285,6 +341,10 @@ pub const ROWS: [Row; 7] = [
         program: Program::Rmcp,
         pages_of_tools: 3,
         no_such_tool: "a rejection",
+        found: &[(
+            "it is the one of these whose lists come in pages",
+            "foreign::each_foreign_server_lists_what_its_row_states",
+        )],
         ..SMALL
     },
 ];
