@@ -35,7 +35,7 @@ use crate::{
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session},
     spec::Settings,
-    subscription::Notices,
+    subscription::{Notices, SubscribeError, Subscription, Updates},
     telemetry::FarEnd,
     transport::Pulse,
 };
@@ -244,6 +244,27 @@ impl Line {
             answer = answer => answer.unwrap_or(Err(ReconnectError::Closed)),
             () = mailbox.alive.cancelled() => Err(ReconnectError::Closed),
         }
+    }
+
+    /// Subscribes on this session and on those to come, and starts one if there is none.
+    pub(crate) fn subscribe(&self, wanted: Subscription) -> Result<Updates, SubscribeError> {
+        let connection = || self.name.clone();
+        if wanted.is_empty() {
+            return Err(SubscribeError::Empty);
+        }
+        if self.ownership.is_lent() {
+            return Err(SubscribeError::CallerOwned {
+                connection: connection(),
+            });
+        }
+        if self.closing.is_cancelled() {
+            return Err(SubscribeError::Closed {
+                connection: connection(),
+            });
+        }
+        let updates = Updates::new(&self.notices, wanted, self.closing.clone());
+        self.warm_up();
+        Ok(updates)
     }
 
     /// Starts a session if there is none.

@@ -116,6 +116,10 @@ impl DispatchCell {
 
     /// Notes whether the request waits for an access token. It decides nothing, and tells which
     /// wait a deadline ended.
+    #[cfg_attr(
+        not(feature = "http"),
+        expect(dead_code, reason = "only HTTP has tokens")
+    )]
     pub(crate) fn note_wait_for_token(&self, waits: bool) {
         self.waits_for_token.store(waits, Ordering::Relaxed);
     }

@@ -29,6 +29,7 @@ use crate::{
         ConnectionName, CustomCall, Generation, Ownership, Page, Ping, PromptGet, ResourceRead,
         ToolCall,
     },
+    subscription::{SubscribeError, Subscription, Updates},
 };
 
 /// The right to call a server, whoever owns the connection. A workflow step takes this.
@@ -42,6 +43,20 @@ pub struct Connection {
 }
 
 impl Connection {
+    pub(crate) fn over(line: Arc<Line>, journal: Option<Arc<dyn Journal>>) -> Self {
+        Self { line, journal }
+    }
+
+    /// The same right once more.
+    pub(crate) fn another(&self) -> Self {
+        Self::over(Arc::clone(&self.line), self.journal.clone())
+    }
+
+    /// Whether both are of one connection.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.line, &other.line)
+    }
+
     fn caller(&self) -> Caller<'_> {
         Caller::new(&self.line, self.journal.as_deref())
     }
@@ -165,6 +180,19 @@ impl Connection {
         self.caller().read_resource(read).await
     }
 
+    /// Subscribes to changes of lists and resources, on this session and on those to come. It
+    /// starts a session if there is none; after a loss, the next operation does.
+    ///
+    /// Dropping the updates unsubscribes.
+    ///
+    /// # Errors
+    ///
+    /// [`SubscribeError`]: it asks for nothing, or the connection is caller-owned or closed. What
+    /// the server refuses is told among the updates.
+    pub fn subscribe(&self, wanted: Subscription) -> Result<Updates, SubscribeError> {
+        self.line.subscribe(wanted)
+    }
+
     /// Pings the server, in the revisions that have a ping.
     ///
     /// # Errors
@@ -263,7 +291,7 @@ impl MayClone for Borrower {}
 impl<R> Handle<R> {
     pub(crate) fn new(line: Arc<Line>, journal: Option<Arc<dyn Journal>>) -> Self {
         Self {
-            connection: Connection { line, journal },
+            connection: Connection::over(line, journal),
             rights: PhantomData,
         }
     }

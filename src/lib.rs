@@ -117,14 +117,18 @@
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
+//! | `auth` | OAuth: access tokens, with the feature `oauth` |
+//! | [`subscription`] | what a server tells unasked, and who wants to know |
 //! | [`catalog`] | what a server has on offer, as it was last read whole |
 //! | [`connection`] | what a connection is doing |
 //! | [`call`] | what a tool answered |
 //! | [`handle`] | what users hold, and the rights that come with it |
+//! | [`toolbox`] | one namespace of tools over many connections |
 //! | [`supervisor`] | opening, lending, shutting down |
 //! | [`link`] | a supervisor below an actor of the host's own |
 //!
-//! The crate is for Unix. Its optional parts are the features `stdio`, `http` and `tls`, all on by
+//! The crate is for Unix. OAuth is the feature `oauth`, off by default; [`credentials`] is the seam for a
+//! source of tokens of the host's own. The features `stdio`, `http` and `tls` are all on by
 //! default.
 
 //!
@@ -134,6 +138,8 @@
 //! `reqwest` is built without one and would panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+#[cfg(feature = "oauth")]
+pub mod auth;
 pub mod call;
 pub mod catalog;
 pub mod connection;
@@ -148,9 +154,10 @@ pub mod operation;
 pub mod policy;
 mod session;
 pub mod spec;
-mod subscription;
+pub mod subscription;
 pub mod supervisor;
 mod telemetry;
+pub mod toolbox;
 mod transport;
 
 pub use call::{AnswerKind, ToolAnswer};
@@ -164,8 +171,15 @@ pub use operation::{
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};
+pub use subscription::{Subscription, Update, Updates};
 pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
+pub use toolbox::Toolbox;
+
+/// The program in the document on authorisation, compiled.
+#[cfg(all(doctest, feature = "oauth"))]
+#[doc = include_str!("../docs/authorisation.md")]
+struct Authorisation;
 
 /// The program in the README, compiled.
 #[cfg(doctest)]

@@ -298,7 +298,7 @@ impl OperationKind {
 }
 
 /// One of the lists that a server has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ListKind {
     /// Its tools.

@@ -8,6 +8,7 @@ mod actor;
 mod host_side;
 mod kept;
 mod offer;
+mod standing;
 mod start;
 
 use std::{
@@ -57,6 +58,8 @@ pub(crate) struct Along {
     pub(crate) clock: Option<Arc<Clock>>,
     /// Who hears of its progress.
     pub(crate) listener: Option<Arc<Listener>>,
+    /// Whether it stands beside the operations, and is not counted as one.
+    pub(crate) standing: bool,
 }
 
 /// Why a session did not take a request. Nothing was sent.
@@ -166,7 +169,9 @@ impl Session {
         let id = handle.id.clone();
         let token = handle.progress_token.clone();
         listing.list(&id, &token, along.clock.as_ref(), along.listener.as_ref());
-        self.pulse.enter();
+        if !along.standing {
+            self.pulse.enter();
+        }
         let answer = match idle {
             None => Answer::Plain(handle.rx),
             Some(_) => Answer::WithIdleLimit(Box::pin(handle.await_response())),
@@ -179,6 +184,7 @@ impl Session {
             cell: Arc::clone(cell),
             peer: self.peer.clone(),
             pulse: Arc::clone(&self.pulse),
+            standing: along.standing,
             settled: false,
         })
     }
@@ -217,6 +223,7 @@ pub(crate) struct Pending {
     cell: Arc<DispatchCell>,
     peer: Peer<RoleClient>,
     pub(crate) pulse: Arc<Pulse>,
+    standing: bool,
     settled: bool,
 }
 
@@ -275,6 +282,11 @@ impl Pending {
         &self.peer
     }
 
+    /// rmcp's name for it.
+    pub(crate) fn id(&self) -> &RequestId {
+        &self.id
+    }
+
     /// The cell that decides whether it was sent.
     pub(crate) fn cell(&self) -> &Arc<DispatchCell> {
         &self.cell
@@ -300,7 +312,9 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         self.pulse.calls.strike(&self.id, &self.token);
-        self.pulse.leave();
+        if !self.standing {
+            self.pulse.leave();
+        }
         if self.settled || self.cell.recall() || self.pulse.is_ended() {
             return;
         }

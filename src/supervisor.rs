@@ -36,6 +36,7 @@ use crate::{
     policy::{Repeats, ToolContract},
     session::{Connector, Session},
     spec::{ConnectionSpec, Limits, Settings, Start, settings_setters},
+    toolbox::{Connections, Toolbox},
     transport::Pulse,
 };
 use branch::Branch;
@@ -352,6 +353,13 @@ impl Supervisor {
     #[must_use]
     pub fn names(&self) -> Vec<ConnectionName> {
         self.branch.registry.names()
+    }
+
+    /// The tools of all connections under one set of names: those that are open whenever it is
+    /// asked, the lent ones included, and not those of the supervisors below.
+    #[must_use]
+    pub fn toolbox(&self) -> Toolbox {
+        Toolbox::over(Arc::clone(&self.branch) as Arc<dyn Connections>)
     }
 
     /// Where it stands among the supervisors.

@@ -6,3 +6,5 @@ mod changes;
 #[path = "catalog/lists.rs"]
 mod lists;
 mod support;
+#[path = "catalog/toolbox.rs"]
+mod toolbox;

@@ -136,6 +136,7 @@ pub(super) async fn attempt(
         idle: times.idle,
         clock: Some(Arc::clone(&times.clock)),
         listener: times.listener.clone(),
+        standing: false,
     };
     let ticket = Arc::new(Ticket::new(attempt, request, times.attempt, along));
     let Some(alive) = line.submit(Arc::clone(&ticket)) else {

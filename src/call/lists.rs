@@ -312,6 +312,8 @@ fn attend(line: &Arc<Line>) {
         return;
     }
     let of = |kind| line.notices.changes(kind);
+    line.notices
+        .keep_fresh(&[ListKind::Tools, ListKind::Prompts, ListKind::Resources]);
     let told = [
         of(ListKind::Tools),
         of(ListKind::Prompts),

@@ -54,7 +54,7 @@ pub(crate) struct Whole<T> {
 pub(crate) struct AsOf(pub(crate) u64);
 
 impl<T> List<T> {
-    pub(super) fn new(whole: Arc<Whole<T>>, stale: Option<Stale>) -> Self {
+    pub(crate) fn new(whole: Arc<Whole<T>>, stale: Option<Stale>) -> Self {
         Self { whole, stale }
     }
 

@@ -375,11 +375,14 @@ impl Working {
         let pulse = current.pulse;
         let why = pulse.loss().map(ToString::to_string).unwrap_or_default();
         let unanswered = pulse.unanswered();
-        self.line.tell(What::SessionLost {
-            generation: pulse.generation,
-            why,
-            unanswered,
-        });
+        // What its owner closes is no loss. That it is over is told when it has stopped.
+        if self.state.phase != Phase::Closed {
+            self.line.tell(What::SessionLost {
+                generation: pulse.generation,
+                why,
+                unanswered,
+            });
+        }
         if let (Some(actor), Some(handle)) = (current.actor, current.handle) {
             self.retired.push_back((actor, handle));
         }

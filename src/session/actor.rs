@@ -13,6 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     Along, Connector, Session,
+    standing::Standing,
     start::{NotStarted, Running, start},
 };
 use crate::{
@@ -143,8 +144,9 @@ async fn live(args: Arc<SessionArgs>, myself: ActorRef<()>, abandoned: Cancellat
                 generation: pulse.generation,
                 revision: session.revision.as_str().to_owned(),
             });
+            let standing = Standing::begin(&session, &args.notices, args.settings.limits.total);
             (args.report)(Report::Started(Arc::clone(&session)));
-            run(&session, args.settings.keep_alive, &mut command).await;
+            run(&session, standing, args.settings.keep_alive, &mut command).await;
         }
         Err(not_started) => {
             let error = Arc::new(start_error(&args.connection, pulse.generation, not_started));
@@ -266,6 +268,7 @@ async fn probe(session: &Session, limit: Duration) -> bool {
 /// Runs until the session ends or may end.
 async fn run(
     session: &Session,
+    mut standing: Standing,
     keep_alive: Option<KeepAlive>,
     command: &mut watch::Receiver<Command>,
 ) {
@@ -280,7 +283,9 @@ async fn run(
         () = pulse.ended() => return,
         retired = retired => retired,
         () = stay_alive(session, keep_alive) => return,
+        () = standing.tend() => return,
     };
+    drop(standing);
     if retired {
         tokio::select! {
             biased;

@@ -1,21 +1,16 @@
 //! The host's side of a session: what the server asks goes to the host's handler, and what it tells
 //! goes there and to the connection.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use rmcp::{
     Peer, RoleClient, Service,
     model::{
         ClientConfig, ClientResult, ErrorCode, ErrorData, GetExtensions as _, GetMeta as _,
-        InputRequest, RequestId, ServerNotification, ServerRequest,
+        InputRequest, JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification,
+        ServerRequest,
     },
-    service::{NotificationContext, RequestContext},
+    service::{InboundStreamOrigin, NotificationContext, RequestContext},
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +20,7 @@ use crate::{
     event::{Asked, What},
     operation::ListKind,
     spec::{Handler, Panicked},
-    subscription::Notices,
+    subscription::{Notices, Told},
     transport::Pulse,
 };
 
@@ -40,7 +35,6 @@ pub(crate) struct HostSide {
     pulse: Arc<Pulse>,
     notices: Arc<Notices>,
     tell: Arc<dyn Fn(What) + Send + Sync>,
-    logged: AtomicU64,
 }
 
 impl Service<RoleClient> for HostSide {
@@ -50,13 +44,21 @@ impl Service<RoleClient> for HostSide {
         mut context: RequestContext<RoleClient>,
     ) -> Result<ClientResult, ErrorData> {
         let generation = self.pulse.generation;
-        if let Some(what) = asked(&request) {
+        let what = asked(&request);
+        let asks = what.is_some();
+        if let Some(what) = what {
             (self.tell)(What::HandlerAsked { generation, what });
         }
         let cancelled = context.ct.clone();
         // rmcp cancels its own only after it has waited for the answer.
         let told = cancelled.child_token();
         context.ct = told.clone();
+        // Where the transport cannot tell which call it is about, it may be about any.
+        let call = match context.extensions.get::<InboundStreamOrigin>() {
+            Some(InboundStreamOrigin::OutboundRequest(id)) => Some(id.clone()),
+            Some(InboundStreamOrigin::Unassociated) | None => None,
+        };
+        let _held = asks.then(|| self.pulse.calls.hold(call.as_ref()));
         let mut answer = self.handler.answer(request, context);
         tokio::select! {
             biased;
@@ -80,7 +82,6 @@ impl Service<RoleClient> for HostSide {
         notification: ServerNotification,
         context: NotificationContext<RoleClient>,
     ) -> Result<(), ErrorData> {
-        self.note(&notification);
         let heard = self.handler.hear(notification, context);
         tokio::select! {
             biased;
@@ -106,34 +107,68 @@ impl HostSide {
             pulse: Arc::clone(&args.pulse),
             notices: Arc::clone(&args.notices),
             tell: Arc::clone(&args.tell),
-            logged: AtomicU64::new(0),
         })
     }
 
+    /// What hears the same server, in its order.
+    pub(super) fn ear(&self) -> Ear {
+        Ear {
+            pulse: Arc::clone(&self.pulse),
+            notices: Arc::clone(&self.notices),
+            tell: Arc::clone(&self.tell),
+            logged: 0,
+        }
+    }
+}
+
+/// Hears what a server says before rmcp does, which gives each notification to a task of its own,
+/// and their order to chance.
+pub(super) struct Ear {
+    pulse: Arc<Pulse>,
+    notices: Arc<Notices>,
+    tell: Arc<dyn Fn(What) + Send + Sync>,
+    logged: u64,
+}
+
+impl Ear {
+    pub(super) fn hear(&mut self, message: &ServerJsonRpcMessage) {
+        self.pulse.calls.hear(message);
+        if let JsonRpcMessage::Notification(notification) = message {
+            self.note(&notification.notification);
+        }
+    }
+
     /// Tells the connection what the server told.
-    fn note(&self, notification: &ServerNotification) {
+    fn note(&mut self, notification: &ServerNotification) {
         use ServerNotification as N;
         let generation = self.pulse.generation;
-        let list = match notification {
-            N::ToolListChangedNotification(_) => Some(ListKind::Tools),
-            N::PromptListChangedNotification(_) => Some(ListKind::Prompts),
-            N::ResourceListChangedNotification(_) => Some(ListKind::Resources),
-            _ => None,
-        };
-        if let Some(list) = list {
-            self.notices.list_changed(generation, list);
-            (self.tell)(What::ListChanged { generation, list });
-        }
-        match notification {
-            N::ResourceUpdatedNotification(_) => (self.tell)(What::ResourceUpdated { generation }),
+        let told = match notification {
+            N::ToolListChangedNotification(_) => Told::List(ListKind::Tools),
+            N::PromptListChangedNotification(_) => Told::List(ListKind::Prompts),
+            N::ResourceListChangedNotification(_) => Told::List(ListKind::Resources),
+            N::ResourceUpdatedNotification(updated) => Told::Resource(&updated.params.uri),
+            N::SubscriptionsAcknowledgedNotification(acknowledged) => {
+                let id = notification.get_meta().subscription_id();
+                let part = &acknowledged.params.notifications;
+                self.notices.acknowledged(generation, id.as_ref(), part);
+                return;
+            }
             N::LoggingMessageNotification(_) => {
-                let total = self.logged.fetch_add(1, Ordering::Relaxed) + 1;
-                if total.is_power_of_two() {
+                self.logged += 1;
+                if self.logged.is_power_of_two() {
+                    let total = self.logged;
                     (self.tell)(What::LogReceived { generation, total });
                 }
+                return;
             }
-            _ => {}
-        }
+            _ => return,
+        };
+        let id = notification.get_meta().subscription_id();
+        self.notices.told(generation, id.as_ref(), &told);
+        (self.tell)(match told {
+            Told::List(list) => What::ListChanged { generation, list },
+            Told::Resource(_) => What::ResourceUpdated { generation },
+        });
     }
 }
 

@@ -20,26 +20,27 @@ use rmcp::{
     transport::Transport,
 };
 
-use crate::{spec::Era, transport::Pulse};
+use super::host_side::Ear;
+use crate::spec::Era;
 
 /// A transport that notes whether an `initialize` went through it, and hears what the server says.
 pub(super) struct Offering<T> {
     inner: T,
     initialize: Arc<AtomicBool>,
-    pulse: Arc<Pulse>,
+    ear: Ear,
 }
 
 /// What went through an [`Offering`].
 pub(super) struct Offer(Arc<AtomicBool>);
 
 impl<T> Offering<T> {
-    pub(super) fn new(inner: T, pulse: Arc<Pulse>) -> (Self, Offer) {
+    pub(super) fn new(inner: T, ear: Ear) -> (Self, Offer) {
         let initialize = Arc::new(AtomicBool::new(false));
         let offer = Offer(Arc::clone(&initialize));
         let offering = Self {
             inner,
             initialize,
-            pulse,
+            ear,
         };
         (offering, offer)
     }
@@ -91,8 +92,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Offering<T> {
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         let message = self.inner.receive().await?;
-        // Before rmcp, which gives each notification to a task of its own, and their order to chance.
-        self.pulse.calls.hear(&message);
+        self.ear.hear(&message);
         Some(message)
     }
 

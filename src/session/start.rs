@@ -276,7 +276,7 @@ where
             ClientLifecycleMode::Initialize
         }
     };
-    let (transport, offer) = Offering::new(transport, Arc::clone(pulse));
+    let (transport, offer) = Offering::new(transport, host.ear());
     let service = host.serve_with_lifecycle(transport, lifecycle).await?;
     let negotiated = service
         .peer_info()

@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{SupervisorError, registry::Registry};
 use crate::{
-    connection::Line, error::AddError, event::Events, journal::Journal, operation::SupervisorPath,
+    connection::Line, error::AddError, event::Events, handle::Connection, journal::Journal,
+    operation::SupervisorPath, toolbox::Connections,
 };
 
 pub(super) struct Branch {
@@ -176,5 +177,12 @@ impl Branch {
                 actor.stop(None);
             }
         }
+    }
+}
+
+impl Connections for Branch {
+    fn all(&self) -> Vec<Arc<Connection>> {
+        let of = |line| Arc::new(Connection::over(line, self.journal.clone()));
+        self.registry.open().into_iter().map(of).collect()
     }
 }

@@ -39,6 +39,14 @@ impl Registry {
             .remove_if(&line.name, |_, there| Arc::ptr_eq(there, line));
     }
 
+    /// All that are not closed, by their names.
+    pub(super) fn open(&self) -> Vec<Arc<Line>> {
+        let open = self.lines.iter().filter(|l| !l.closing.is_cancelled());
+        let mut lines: Vec<_> = open.map(|line| Arc::clone(&line)).collect();
+        lines.sort_by(|a, b| a.name.cmp(&b.name));
+        lines
+    }
+
     pub(super) fn names(&self) -> Vec<ConnectionName> {
         let open = self.lines.iter().filter(|l| !l.closing.is_cancelled());
         let mut names: Vec<_> = open.map(|line| line.name.clone()).collect();

@@ -98,7 +98,6 @@ impl Calls {
         drop((clock, listener));
     }
 
-    #[allow(dead_code, reason = "the requests to the host's handler take it")]
     /// Lets the clock of one call stand, or of all of them where it is not known which one the
     /// server speaks about. Calls that are handed over later are not among them.
     pub(crate) fn hold(&self, call: Option<&RequestId>) -> AllHeld {

@@ -60,7 +60,6 @@ impl Clock {
         (standing.before + this_time.unwrap_or_default()).min(self.bound)
     }
 
-    #[allow(dead_code, reason = "the requests to the host's handler take it")]
     /// Lets the clock stand. Where several hold it, it goes on when the last lets go.
     pub(crate) fn hold(self: &Arc<Self>) -> Held {
         let mut standing = self.standing();

@@ -30,6 +30,8 @@ use rmcp::{
 use sse_stream::Sse;
 
 pub(crate) use endpoint::Endpoint;
+#[cfg(all(feature = "oauth", feature = "tls"))]
+pub(crate) use endpoint::provide_cryptography;
 
 use super::{Pulse, decode, server_error, witness::cell_of};
 use crate::{

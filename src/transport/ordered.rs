@@ -19,7 +19,8 @@ use rmcp::{
     RoleClient,
     model::{
         ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, ErrorData,
-        JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+        GetMeta as _, JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification,
+        ServerResult,
     },
     transport::Transport,
 };
@@ -67,6 +68,9 @@ pub(crate) struct OrderedTransport<R> {
     discover: Discover,
     ending: Ending,
 }
+
+/// The id of no request of this session's.
+struct NoneOfOurs;
 
 /// A request that waits for its answer.
 struct Asked {
@@ -188,19 +192,30 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     }
 
     fn on_message(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+        if let JsonRpcMessage::Response(response) = &mut message
+            && let ServerResult::SubscriptionsListenResult(result) = &mut response.result
+            && let Some(Ok(local)) = result.meta.subscription_id().map(|id| self.local(&id))
+        {
+            result.meta.set_subscription_id(RequestId::Number(local));
+        }
         let id = match &mut message {
             JsonRpcMessage::Response(response) => &mut response.id,
             JsonRpcMessage::Error(error) => match &mut error.id {
                 Some(id) => id,
                 None => return Some(message),
             },
-            _ => return Some(message),
+            JsonRpcMessage::Notification(notification) => {
+                return match self.about_ours(&mut notification.notification) {
+                    true => Some(message),
+                    false => {
+                        self.pulse.drop_frame(Dropped::Unmatched);
+                        None
+                    }
+                };
+            }
+            JsonRpcMessage::Request(_) => return Some(message),
         };
-        let wire_id = match &*id {
-            RequestId::Number(n) => Some(*n),
-            RequestId::String(s) => s.parse().ok(),
-        };
-        let local = wire_id.and_then(|n| n.checked_sub(self.first_id));
+        let local = self.local(id).ok();
         match local.filter(|n| self.settle(*n).is_some()) {
             Some(local) => {
                 *id = RequestId::Number(local);
@@ -211,6 +226,43 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
                 None
             }
         }
+    }
+
+    /// The id by which rmcp knows the request that has this one on the wire.
+    fn local(&self, wire_id: &RequestId) -> Result<i64, NoneOfOurs> {
+        let wire_id = match wire_id {
+            RequestId::Number(n) => Some(*n),
+            RequestId::String(s) => s.parse().ok(),
+        };
+        let local = wire_id.and_then(|n| n.checked_sub(self.first_id));
+        local.ok_or(NoneOfOurs)
+    }
+
+    /// Has a notification speak of our requests by the ids that rmcp knows. `false`: it speaks of a
+    /// subscription that is none of this session's.
+    fn about_ours(&self, notification: &mut ServerNotification) -> bool {
+        if let ServerNotification::CancelledNotification(cancelled) = notification {
+            // A server cancels requests of its own by this, or a standing request of ours.
+            if let Some(id) = &mut cancelled.params.request_id
+                && let Ok(local) = self.local(id)
+                && self.outstanding.contains_key(&local)
+            {
+                *id = RequestId::Number(local);
+            }
+            return true;
+        }
+        let Some(id) = notification.get_meta().subscription_id() else {
+            return true;
+        };
+        let Ok(local) = self.local(&id) else {
+            return true;
+        };
+        if !self.outstanding.contains_key(&local) {
+            return false;
+        }
+        let id = RequestId::Number(local);
+        notification.get_meta_mut().set_subscription_id(id);
+        true
     }
 
     /// Takes a request off the list of those that wait for an answer.

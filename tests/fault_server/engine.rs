@@ -394,7 +394,7 @@ impl Context {
             }
             Step::SleepMs(ms) => tokio::time::sleep(Duration::from_millis(*ms)).await,
             Step::WaitFile(name) => {
-                let path = self.server.dir.path(name);
+                let path = self.server.dir.path(&self.fill_text(name));
                 while !path.exists() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }

@@ -8,7 +8,7 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 20] = [
+pub(crate) const READING_ORDER: [&str; 21] = [
     "operation",
     "credentials",
     "evidence",
@@ -26,6 +26,7 @@ pub(crate) const READING_ORDER: [&str; 20] = [
     "connection",
     "call",
     "handle",
+    "toolbox",
     "supervisor",
     "receipts",
     "link",

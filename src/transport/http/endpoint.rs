@@ -35,6 +35,10 @@ pub(crate) struct Endpoint {
     resend_after_401: bool,
 }
 
+/// How many standing requests may wait for the head of their answers without being in the way of
+/// operations.
+const STANDING: usize = 64;
+
 impl Endpoint {
     /// Checks the spec and builds the client that all sessions of the connection share.
     pub(crate) fn new(spec: &HttpSpec) -> Result<Self, SpecError> {
@@ -116,7 +120,7 @@ impl Endpoint {
             discover_limit,
         };
         let mut config = StreamableHttpClientTransportConfig::with_uri(Arc::clone(&self.url))
-            .max_concurrent_requests(limits.max_in_flight)
+            .max_concurrent_requests(limits.max_in_flight.saturating_add(STANDING))
             .custom_headers(self.headers.clone())
             .reinit_on_expired_session(false);
         config.auth_header.clone_from(&self.bearer);
@@ -165,13 +169,19 @@ impl Drop for HttpTransport {
     }
 }
 
-/// The one way in which this crate builds an HTTP client: one that sends once.
-fn client(http2_prior_knowledge: bool) -> Result<reqwest::Client, SpecError> {
-    #[cfg(feature = "tls")]
+/// Gives the process a crypto provider where it has none.
+#[cfg(feature = "tls")]
+pub(crate) fn provide_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // An error means that another thread was first, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
+}
+
+/// The one way in which this crate builds an HTTP client: one that sends once.
+fn client(http2_prior_knowledge: bool) -> Result<reqwest::Client, SpecError> {
+    #[cfg(feature = "tls")]
+    provide_cryptography();
     let mut builder = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())

@@ -1,0 +1,222 @@
+//! Every wait for a token has an end, and nothing was sent by then.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use mcp_supervisor::{
+    ToolCall,
+    auth::{CredentialStore as _, FileStore},
+    credentials::CredentialsError,
+    error::{NotSentReason, Wait},
+};
+use serde_json::json;
+
+use super::{Authority, Ours, authorise, both, bounded, initialize, not_sent, until};
+
+/// A connection whose token was refused, and whose next call needs another one.
+async fn refused(
+    authority: &Authority,
+    source: &mcp_supervisor::auth::OAuth,
+    era: &mcp_supervisor::Era,
+) -> Ours {
+    authorise(source).await;
+    let ours = Ours::with(authority, source, era).await;
+    ours.call("echo").await.unwrap();
+    authority.revoke_access_tokens();
+    assert!(ours.call("echo").await.is_err());
+    ours
+}
+
+#[tokio::test]
+async fn a_refresh_that_hangs_ends_with_the_operation_and_with_its_own_limit() {
+    for era in both() {
+        bounded(async {
+            let authority = Authority::start().await;
+            let source = authority
+                .oauth()
+                .limit(Duration::from_secs(3))
+                .build()
+                .unwrap();
+            let ours = refused(&authority, &source, &era).await;
+            authority.book().token_delay = Duration::from_secs(600);
+            let call = ToolCall::new("echo", json!({})).deadline(Duration::from_millis(300));
+            let reason = not_sent(ours.connection.call_tool(call).await);
+            assert!(
+                matches!(reason, NotSentReason::DeadlinePassed(Wait::Credentials)),
+                "{reason:?}"
+            );
+            assert_eq!(
+                ours.connection.status().generation.map(|g| g.number()),
+                Some(1)
+            );
+            let reason = not_sent(ours.call("echo").await);
+            assert!(
+                matches!(
+                    &reason,
+                    NotSentReason::Credentials(CredentialsError::TimedOut { .. })
+                ),
+                "{reason:?}"
+            );
+            let began = Instant::now();
+            ours.close().await;
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "{:?}",
+                began.elapsed()
+            );
+            assert_eq!(authority.statuses("tools/call"), [200, 401]);
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_a_token() {
+    bounded(async {
+        let authority = Authority::start().await;
+        let source = authority
+            .oauth()
+            .limit(Duration::from_secs(40))
+            .build()
+            .unwrap();
+        let ours = refused(&authority, &source, &initialize()).await;
+        authority.book().token_delay = Duration::from_secs(600);
+        let handle = ours.connection.share();
+        let waiting =
+            tokio::spawn(async move { handle.call_tool(ToolCall::new("echo", json!({}))).await });
+        until("the refresh was asked for", || {
+            authority.book().asked_for_tokens > 1
+        })
+        .await;
+        let began = Instant::now();
+        ours.close().await;
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            began.elapsed()
+        );
+        not_sent(waiting.await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_authorisation_server_that_fails_is_not_asked_at_every_call() {
+    bounded(async {
+        let authority = Authority::start().await;
+        let source = authority.oauth().build().unwrap();
+        let ours = refused(&authority, &source, &initialize()).await;
+        authority.book().token_status = Some(500);
+        for _ in 0..20 {
+            let reason = not_sent(ours.call("echo").await);
+            assert!(
+                matches!(
+                    &reason,
+                    NotSentReason::Credentials(CredentialsError::Unavailable(_))
+                ),
+                "{reason:?}"
+            );
+        }
+        assert!(
+            authority.book().refreshes < 5,
+            "{}",
+            authority.book().refreshes
+        );
+        authority.book().token_status = None;
+        while ours.call("echo").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        ours.close().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refresh_token_that_is_refused_is_used_once_and_the_caller_told_what_to_do() {
+    for era in both() {
+        bounded(async {
+            let authority = Authority::start().await;
+            let source = authority.oauth().build().unwrap();
+            let ours = refused(&authority, &source, &era).await;
+            authority.revoke_refresh_tokens();
+            for _ in 0..3 {
+                let error = ours.call("echo").await.unwrap_err();
+                assert_eq!(
+                    error.challenge().unwrap().scope.as_deref(),
+                    Some("mcp:basic")
+                );
+                let reason = not_sent(Err(error));
+                assert!(
+                    matches!(
+                        &reason,
+                        NotSentReason::Credentials(CredentialsError::AuthorizationRequired { .. })
+                    ),
+                    "{reason:?}"
+                );
+            }
+            assert_eq!(authority.book().refreshes, 1);
+            authorise(&source).await;
+            ours.call("echo").await.unwrap();
+            ours.close().await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_another_process_keeps_is_not_waited_for_without_end() {
+    bounded(async {
+        let authority = Authority::start().await;
+        let dir = tempfile::tempdir().unwrap();
+        let file: &Path = &dir.path().join("credentials.json");
+        let source = authority
+            .oauth()
+            .store(FileStore::new(file))
+            .limit(Duration::from_secs(2));
+        let source = source.build().unwrap();
+        let ours = refused(&authority, &source, &initialize()).await;
+        let held = FileStore::new(file).lock().await.unwrap();
+        let reason = not_sent(ours.call("echo").await);
+        assert!(
+            matches!(
+                &reason,
+                NotSentReason::Credentials(CredentialsError::TimedOut { .. })
+            ),
+            "{reason:?}"
+        );
+        drop(held);
+        while ours.call("echo").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(authority.book().refreshes, 1);
+        ours.close().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_that_holds_something_else_is_an_error_that_repeats_none_of_it() {
+    bounded(async {
+        let authority = Authority::start().await;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("credentials.json");
+        std::fs::write(&file, "{\"granted\": \"a-secret\"").unwrap();
+        let source = authority
+            .oauth()
+            .store(FileStore::new(&file))
+            .build()
+            .unwrap();
+        let ours = Ours::with(&authority, &source, &initialize()).await;
+        let error = ours.call("echo").await.unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(
+            text.contains("credential store") && !text.contains("a-secret"),
+            "{text}"
+        );
+        ours.close().await;
+        assert!(authority.book().requests.is_empty());
+    })
+    .await;
+}
