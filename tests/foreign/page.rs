@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, path::PathBuf};
 
-use crate::rows::{Cancel, Program, ROWS, Row, Seat, Wire};
+use crate::rows::{Program, ROWS, Row, Seat, Wire};
 
 const HEAD: &str = "\
 # Servers that we did not write
@@ -37,6 +37,8 @@ On each transport, with the automatic era, and pinned to 2025-11-25 where a serv
   `foreign::progress_of_a_foreign_tool_keeps_a_call_alive_that_is_longer_than_its_idle_limit`
 - A form and a sample are asked for in the middle of a call, and the user's handler answers. →
   `foreign::what_a_foreign_tool_asks_in_a_call_is_answered_by_the_users_handler`
+- A change of a resource is told to who subscribed, and a server that cannot tell is named. →
+  `foreign::a_change_at_a_foreign_server_is_told_and_a_server_that_cannot_tell_is_named`
 - A call whose future is dropped is cancelled at the server, and the session works on. →
   `foreign::a_foreign_server_is_told_of_a_call_that_nobody_waits_for`
 - The process is killed in the middle of a call: the outcome is unknown, the ledger has the effect
@@ -70,15 +72,11 @@ fn seats(page: &mut String, row: &Row) {
         } else {
             "automatic"
         };
-        let cancel = match (row.keeps_a_ledger, seat.cancel) {
-            (false, _) => "not seen",
-            (true, Cancel::Stops) => "stops the tool",
-            (true, Cancel::IsIgnored) => "is ignored",
-        };
         let asks = if seat.asks { "yes" } else { "no" };
+        let tells = if seat.tells { "yes" } else { "no" };
         let _ = writeln!(
             page,
-            "| {} | {} | {era} | {} | {asks} | {cancel} |",
+            "| {} | {} | {era} | {} | {asks} | {tells} |",
             row.name,
             transport(seat),
             seat.revision
@@ -99,7 +97,7 @@ fn written() -> String {
     }
     page.push_str(ON_EACH_SEAT);
     page.push_str("## What was negotiated\n\n");
-    page.push_str("| row | transport | era | revision | asks the client | a cancel |\n");
+    page.push_str("| row | transport | era | revision | asks the client | tells of changes |\n");
     page.push_str("|---|---|---|---|---|---|\n");
     for row in &ROWS {
         seats(&mut page, row);

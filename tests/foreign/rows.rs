@@ -28,15 +28,6 @@ pub enum Program {
     Rmcp,
 }
 
-/// What a server does when it is told that nobody waits for a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancel {
-    /// The tool is stopped.
-    Stops,
-    /// The tool runs on.
-    IsIgnored,
-}
-
 /// A transport and an era.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat {
@@ -45,9 +36,10 @@ pub struct Seat {
     pub is_pinned: bool,
     /// What is negotiated.
     pub revision: &'static str,
-    pub cancel: Cancel,
     /// Whether its questions reach the client.
     pub asks: bool,
+    /// Whether it tells of a resource that changed.
+    pub tells: bool,
 }
 
 impl Seat {
@@ -144,6 +136,14 @@ impl Row {
         }
     }
 
+    /// A call that makes the server tell that its resource changed.
+    pub fn pin(&self) -> ToolCall {
+        match self.program {
+            Program::Everything => ToolCall::new("toggle-subscriber-updates", json!({})),
+            _ => ToolCall::new("pin", json!({})),
+        }
+    }
+
     /// A call that has its effect and is not answered.
     pub fn hang(&self, name: &str) -> ToolCall {
         match self.program {
@@ -158,8 +158,15 @@ const fn older(wire: Wire, is_pinned: bool) -> Seat {
         wire,
         is_pinned,
         revision: "2025-11-25",
-        cancel: Cancel::Stops,
         asks: true,
+        tells: true,
+    }
+}
+
+const fn telling_nothing(seat: Seat) -> Seat {
+    Seat {
+        tells: false,
+        ..seat
     }
 }
 
@@ -171,6 +178,11 @@ const fn newer(wire: Wire) -> Seat {
 }
 
 const OLDER_ERA: [Seat; 2] = [older(Wire::Stdio, false), older(Wire::Http, false)];
+
+const OLDER_ERA_TELLING_NOTHING: [Seat; 2] = [
+    telling_nothing(older(Wire::Stdio, false)),
+    telling_nothing(older(Wire::Http, false)),
+];
 
 const BOTH_ERAS: [Seat; 4] = [
     newer(Wire::Stdio),
@@ -255,7 +267,7 @@ pub const ROWS: [Row; 7] = [
         version: "1.30.0",
         program: Program::Python("mcp1", "mcp1.py"),
         failure: Some("Error executing tool fails: it does not work"),
-        seats: &OLDER_ERA,
+        seats: &OLDER_ERA_TELLING_NOTHING,
         found: &[(
             "it answers the probe for the newer era with -32602 instead of -32601, and is taken \
              for an older server all the same",
@@ -269,6 +281,12 @@ pub const ROWS: [Row; 7] = [
         version: "2.3.0",
         program: Program::Python("mcp2", "mcp2.py"),
         failure: Some("Error executing tool fails"),
+        seats: &[
+            newer(Wire::Stdio),
+            telling_nothing(older(Wire::Stdio, true)),
+            newer(Wire::Http),
+            telling_nothing(older(Wire::Http, true)),
+        ],
         found: &[
             (
                 "over stdio the first request decides: after `server/discover` an `initialize` is \
@@ -289,6 +307,12 @@ pub const ROWS: [Row; 7] = [
         version: "4.2.3",
         program: Program::Python("fastmcp4", "fastmcp4.py"),
         failure: Some("Error calling tool 'fails': it does not work"),
+        seats: &[
+            telling_nothing(newer(Wire::Stdio)),
+            telling_nothing(older(Wire::Stdio, true)),
+            telling_nothing(newer(Wire::Http)),
+            telling_nothing(older(Wire::Http, true)),
+        ],
         found: &[(
             "it is built on mcp 2.x and refuses `initialize` after the probe just as that does; in \
              the newer era a tool asks by its result alone, in the older by a request alone",
@@ -311,10 +335,11 @@ pub const ROWS: [Row; 7] = [
         program: Program::Node("typescript2.mjs"),
         seats: &[
             newer(Wire::Stdio),
-            older(Wire::Stdio, true),
+            telling_nothing(older(Wire::Stdio, true)),
             newer(Wire::Http),
             Seat {
                 asks: false,
+                tells: false,
                 ..older(Wire::Http, true)
             },
         ],
