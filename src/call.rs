@@ -5,17 +5,21 @@ mod answer;
 mod attempt;
 mod contract;
 mod lists;
+mod notice;
 mod operation;
+mod requests;
 mod resend;
+mod rounds;
+mod tasks;
 
 use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, CustomRequest,
-    GetMeta as _, GetPromptRequest, GetPromptRequestParams, GetPromptResult, ListPromptsRequest,
+    GetMeta as _, GetPromptRequest, GetPromptRequestParams, GetPromptResponse, ListPromptsRequest,
     ListPromptsResult, ListResourcesRequest, ListResourcesResult, ListToolsRequest,
     ListToolsResult, MetaObject, PaginatedRequestParams, PingRequest, ReadResourceRequest,
-    ReadResourceRequestParams, ReadResourceResult, RequestMetaObject, ServerResult,
+    ReadResourceRequestParams, ReadResourceResponse, RequestMetaObject, ServerResult,
 };
 use serde_json::Value;
 
@@ -28,7 +32,7 @@ use crate::{
     journal::Journal,
     operation::{
         Budget, CustomCall, Generation, IdempotencyKey, OperationId, OperationKind, Page, Ping,
-        PromptGet, ResourceRead, ToolCall, check_name,
+        PromptGet, ResourceRead, TaskHandle, ToolCall, check_name,
     },
     policy::ToolContract,
     spec::Limits,
@@ -36,8 +40,9 @@ use crate::{
     transport::{Listener, clock::Clock},
 };
 use answer::Body;
-use attempt::{Times, Verdict, Without};
+use attempt::{HeardToTheEnd, Times, Verdict, Without};
 use operation::Operation;
+use rounds::{Rounds, put_input};
 
 /// Who performs operations on a connection.
 pub(crate) struct Caller<'a> {
@@ -45,6 +50,16 @@ pub(crate) struct Caller<'a> {
     journal: Option<&'a dyn Journal>,
     /// It works for an operation that has its place in the connection already, or that needs none.
     admitted: bool,
+    rounds: Rounds,
+}
+
+/// A notification that the transport of a session has taken. Whether the server reads it is not
+/// known: nothing answers a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandedOver {
+    /// The session.
+    pub generation: Generation,
 }
 
 impl<'a> Caller<'a> {
@@ -53,6 +68,15 @@ impl<'a> Caller<'a> {
             line,
             journal,
             admitted: false,
+            rounds: Rounds::Driven,
+        }
+    }
+
+    /// Leaves the rounds of a request whose server asks for input to its caller.
+    pub(crate) fn one_round(self) -> Self {
+        Self {
+            rounds: Rounds::Callers,
+            ..self
         }
     }
 
@@ -62,16 +86,28 @@ impl<'a> Caller<'a> {
             name,
             arguments,
             key,
+            input,
             budget,
         } = call;
         let id = budget.operation();
         let contract = self.line.settings.contracts.for_tool(&name);
         let request = tool_request(&name, arguments, contract, key.as_ref());
+        let request = request.map(|mut request| {
+            put_input(&mut request, input);
+            request
+        });
         let mut operation = self.operation(id, kind, request, &budget)?;
-        operation.tool = Some(name);
+        operation.tool = Some(name.clone());
         operation.key = key;
         let answered = operation.run().await?;
         let generation = answered.generation;
+        let task = match &answered.result {
+            ServerResult::CreateTaskResult(created) => {
+                let task = created.task.task_id.clone();
+                Some(TaskHandle::new(self.line.name.clone(), name, task))
+            }
+            _ => None,
+        };
         Ok(ToolAnswer {
             body: match answered.result {
                 ServerResult::CallToolResult(result) => Body::Complete(result),
@@ -84,6 +120,7 @@ impl<'a> Caller<'a> {
             generation,
             attempts: answered.attempts,
             looked_up: answered.looked_up,
+            task,
         })
     }
 
@@ -132,10 +169,11 @@ impl<'a> Caller<'a> {
         .await
     }
 
-    pub(crate) async fn get_prompt(&self, get: PromptGet) -> Result<GetPromptResult, CallError> {
+    pub(crate) async fn get_prompt(&self, get: PromptGet) -> Result<GetPromptResponse, CallError> {
         let PromptGet {
             name,
             arguments,
+            input,
             budget,
         } = get;
         let request = check_name("prompt", &name)
@@ -145,10 +183,13 @@ impl<'a> Caller<'a> {
                 if !arguments.is_empty() {
                     params = params.with_arguments(arguments);
                 }
+                params.input_responses = input.responses;
+                params.request_state = input.state;
                 GetPromptRequest::new(params).into()
             });
         self.checked(OperationKind::GetPrompt, request, &budget, |r| match r {
-            ServerResult::GetPromptResult(result) => Some(result),
+            ServerResult::GetPromptResult(result) => Some(result.into()),
+            ServerResult::InputRequiredResult(asked) => Some(asked.into()),
             _ => None,
         })
         .await
@@ -157,12 +198,17 @@ impl<'a> Caller<'a> {
     pub(crate) async fn read_resource(
         &self,
         read: ResourceRead,
-    ) -> Result<ReadResourceResult, CallError> {
-        let ResourceRead { uri, budget } = read;
-        let request = check_uri(&uri)
-            .map(|()| ReadResourceRequest::new(ReadResourceRequestParams::new(uri)).into());
+    ) -> Result<ReadResourceResponse, CallError> {
+        let ResourceRead { uri, input, budget } = read;
+        let request = check_uri(&uri).map(|()| {
+            let mut params = ReadResourceRequestParams::new(uri);
+            params.input_responses = input.responses;
+            params.request_state = input.state;
+            ReadResourceRequest::new(params).into()
+        });
         self.checked(OperationKind::ReadResource, request, &budget, |r| match r {
-            ServerResult::ReadResourceResult(result) => Some(result),
+            ServerResult::ReadResourceResult(result) => Some(result.into()),
+            ServerResult::InputRequiredResult(asked) => Some(asked.into()),
             _ => None,
         })
         .await
@@ -247,6 +293,7 @@ impl<'a> Caller<'a> {
             let meta = MetaObject(budget.meta.clone());
             request.get_meta_mut().extend(RequestMetaObject(meta));
         }
+        let heard = HeardToTheEnd(times.listener.clone());
         Ok(Operation {
             line: self.line,
             journal: self.journal,
@@ -259,6 +306,8 @@ impl<'a> Caller<'a> {
             attempts: 0,
             generation: None,
             admitted: self.admitted,
+            rounds: self.rounds,
+            _heard: heard,
             pinned: None,
             watch,
         })

@@ -33,7 +33,7 @@ use crate::{
     error::ReconnectError,
     event::{Dropped, Stopped, Teller, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
-    session::{After, Connector, Session},
+    session::{After, Connector, Session, WantedLevel},
     spec::Settings,
     subscription::{Notices, SubscribeError, Subscription, Updates},
     telemetry::FarEnd,
@@ -55,13 +55,16 @@ pub(crate) struct Line {
     pub(crate) closing: CancellationToken,
     /// Operations whose outcome was unknown when the connection closed under them.
     pub(crate) left_unknown: Mutex<Vec<OperationId>>,
+    /// From which level on the server is to send messages for the log.
+    pub(crate) log_level: Arc<WantedLevel>,
     /// What the server has on offer.
     pub(crate) lists: Lists,
     /// Set once, by whoever first wants to know of changes to the lists.
     pub(crate) attended: AtomicBool,
     source: LineSource,
     gate: Arc<dyn Gate>,
-    generations: AtomicU64,
+    /// Shared with the line that was there under the same name before, so that no number comes twice.
+    generations: Arc<AtomicU64>,
     status: watch::Sender<ConnectionStatus>,
     newest: Mutex<Option<Arc<Pulse>>>,
     session_over: Notify,
@@ -162,11 +165,15 @@ impl Line {
             ),
             closing: CancellationToken::new(),
             left_unknown: Mutex::default(),
+            log_level: match &source {
+                LineSource::Owned(_) => Arc::default(),
+                LineSource::Lent(session) => Arc::clone(&session.log_level),
+            },
             lists: Lists::default(),
             attended: AtomicBool::new(false),
             settings: Arc::new(settings),
             gate,
-            generations: AtomicU64::new(0),
+            generations: Arc::default(),
             status: watch::Sender::new(ConnectionStatus {
                 state,
                 generation,
@@ -185,6 +192,16 @@ impl Line {
             mailbox: RwLock::default(),
             stopping: Mutex::default(),
         }
+    }
+
+    /// Makes this line take the place of another one: its first session starts when `gone` is
+    /// cancelled, and the numbers of its sessions go on.
+    pub(crate) fn follow(&mut self, before: &Self, gone: CancellationToken) {
+        self.generations = Arc::clone(&before.generations);
+        self.stopping
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(gone);
     }
 
     pub(crate) fn tell(&self, what: What) {
@@ -284,9 +301,24 @@ impl Line {
         }
     }
 
-    /// Waits until the processes and transports of all sessions are gone. Bounded by their own
-    /// graces.
+    /// Refuses what waits and starts nothing any more. What is in flight goes on, and its sessions
+    /// end with it.
+    pub(crate) fn finish(&self) {
+        self.closing.cancel();
+        if let Some(mailbox) = self.mailbox() {
+            // An actor that is gone has closed everything already.
+            let _ = mailbox.actor.send_message(Message::Finish);
+        }
+    }
+
+    /// Waits, on a line that was told to close, until the processes and transports of all sessions
+    /// are gone. Bounded by their own graces.
     pub(crate) async fn stopped(&self) {
+        // Until the actor has come to that message, it may start one more session.
+        let mut status = self.status.subscribe();
+        let _ = status
+            .wait_for(|status| status.state == ConnectionState::Closed)
+            .await;
         loop {
             let next = {
                 let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,8 +5,10 @@
 //! what to do next. There is no `is_retryable`: whether a call may be repeated is the client's
 //! [policy](crate::policy), and a text that suggests it would be read by models.
 
+mod input;
 mod lifecycle;
 mod list;
+mod task;
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
@@ -16,8 +18,10 @@ use crate::{
     operation::{ConnectionName, Generation, NameError, OperationId, OperationKind, Ownership},
 };
 
+pub use input::InputMissing;
 pub use lifecycle::{AddError, ReconnectError, StartError, StartFailure};
 pub use list::ListError;
+pub use task::TaskError;
 
 /// An error somebody else made, shared so that errors stay cheap to clone.
 pub type Source = Arc<dyn Error + Send + Sync>;
@@ -121,6 +125,9 @@ pub enum NotSentReason {
         /// The revision.
         revision: String,
     },
+    /// There is no session, and for this none is started.
+    #[error("the connection has no session, and a notification starts none")]
+    NoSession,
     /// The server has not declared that it has what is asked for.
     #[error("the server does not declare {what}")]
     NotDeclared {
@@ -206,6 +213,12 @@ pub enum InvalidRequest {
         /// The total.
         total: Duration,
     },
+    /// A task of another connection.
+    #[error("the task belongs to the connection {connection:?}")]
+    OtherConnection {
+        /// The connection that it belongs to.
+        connection: ConnectionName,
+    },
     /// A method that belongs to the runtime.
     #[error("the method opens or closes a session, which is the runtime's part")]
     ReservedMethod,
@@ -227,6 +240,8 @@ pub enum Wait {
     Attempt,
     /// For the next sign of progress.
     Idle,
+    /// For the input that the server asked the host's handler for.
+    Input,
 }
 
 impl fmt::Display for Wait {
@@ -238,6 +253,7 @@ impl fmt::Display for Wait {
             Self::Total => "for the answer (total)",
             Self::Attempt => "for the answer (attempt limit)",
             Self::Idle => "for progress (idle limit)",
+            Self::Input => "for the host's handler",
         })
     }
 }
@@ -273,6 +289,9 @@ pub enum UnknownCause {
     /// The connection's actor failed after the hand-over.
     #[error("the connection's actor failed after the hand-over")]
     ActorFailed,
+    /// The server asked for input before it goes on, and did not get it: it stopped half-way.
+    #[error("the server asked for input, and {0}")]
+    InputMissing(InputMissing),
 }
 
 impl UnknownCause {
@@ -288,6 +307,7 @@ impl UnknownCause {
             Self::CallEnded => "call_ended",
             Self::WrongType(_) => "wrong_type",
             Self::ActorFailed => "actor_failed",
+            Self::InputMissing(_) => "input_missing",
         }
     }
 }
@@ -299,6 +319,7 @@ impl NotSentReason {
         match self {
             Self::Invalid(_) => "invalid",
             Self::NotInRevision { .. } => "not_in_revision",
+            Self::NoSession => "no_session",
             Self::NotDeclared { .. } => "not_declared",
             Self::Credentials(_) => "credentials",
             Self::Overloaded { .. } => "overloaded",
@@ -467,6 +488,9 @@ impl CallError {
             Self::NotSent(e) => match &e.reason {
                 R::Invalid(_) => "Correct the request; nothing was sent.",
                 R::NotInRevision { .. } => "Use a request that the negotiated revision has.",
+                R::NoSession => {
+                    "Nothing: a session that is started later finds the host as it is then."
+                }
                 R::NotDeclared { .. } => "Use what the server declares; nothing was sent.",
                 R::Overloaded { .. } => {
                     "Raise the connection's limits, or spread the load; nothing was sent."
@@ -484,7 +508,10 @@ impl CallError {
                     "Lend the client to a running supervisor; the client itself is untouched, and \
                      nothing was sent."
                 }
-                R::Closed => "Open the connection on a running supervisor; nothing was sent.",
+                R::Closed => {
+                    "Ask its supervisor for the connection of that name, which may be a new one, or \
+                     open it on a running supervisor; nothing was sent."
+                }
                 R::CallerOwnedClosed => {
                     "The connection's owner must supply a replacement, as a new lent handle."
                 }

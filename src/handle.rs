@@ -10,13 +10,15 @@
 //! | [`LentConnection`] | yes | no | no | yes |
 
 mod catalog;
+mod protocol;
 
 use std::{fmt, marker::PhantomData, ops::Deref, sync::Arc};
 
 pub use catalog::Catalog;
 
 use rmcp::model::{
-    GetPromptResult, ListPromptsResult, ListResourcesResult, ListToolsResult, ReadResourceResult,
+    GetPromptResponse, GetPromptResult, ListPromptsResult, ListResourcesResult, ListToolsResult,
+    ReadResourceResponse, ReadResourceResult,
 };
 use serde_json::Value;
 
@@ -97,6 +99,11 @@ impl Connection {
 
     /// Calls a tool. It is sent at most once, unless a contract of the client's allows more.
     ///
+    /// Where the tool asks for input before it goes on, the connection's handler gives it, and the
+    /// next round goes out as a request of its own, at most once, on the same session; no contract
+    /// reaches into the rounds. Without a handler the question is the answer
+    /// ([`ToolAnswer::input_required`]).
+    ///
     /// # Errors
     ///
     /// [`CallError`] says what is known: not sent, rejected, failed, or unknown.
@@ -141,7 +148,8 @@ impl Connection {
         self.caller().list_prompts(page).await
     }
 
-    /// Gets a prompt. Asked once more on a fresh session after a loss.
+    /// Gets a prompt. Asked once more on a fresh session after a loss. Where the server asks for
+    /// input first, the connection's handler gives it.
     ///
     /// # Errors
     ///
@@ -151,7 +159,10 @@ impl Connection {
     ///
     /// It changes nothing at the server; dropped, the answer is lost.
     pub async fn get_prompt(&self, get: PromptGet) -> Result<GetPromptResult, CallError> {
-        self.caller().get_prompt(get).await
+        match self.caller().get_prompt(get).await? {
+            GetPromptResponse::Complete(prompt) => Ok(prompt),
+            other => unreachable!("the rounds end in a prompt or an error: {other:?}"),
+        }
     }
 
     /// Lists a page of the server's resources. Asked once more on a fresh session after a loss.
@@ -167,7 +178,8 @@ impl Connection {
         self.caller().list_resources(page).await
     }
 
-    /// Reads a resource. Asked once more on a fresh session after a loss.
+    /// Reads a resource. Asked once more on a fresh session after a loss. Where the server asks for
+    /// input first, the connection's handler gives it.
     ///
     /// # Errors
     ///
@@ -177,13 +189,35 @@ impl Connection {
     ///
     /// It changes nothing at the server; dropped, the answer is lost.
     pub async fn read_resource(&self, read: ResourceRead) -> Result<ReadResourceResult, CallError> {
-        self.caller().read_resource(read).await
+        match self.caller().read_resource(read).await? {
+            ReadResourceResponse::Complete(resource) => Ok(resource),
+            other => unreachable!("the rounds end in a resource or an error: {other:?}"),
+        }
     }
 
     /// Subscribes to changes of lists and resources, on this session and on those to come. It
     /// starts a session if there is none; after a loss, the next operation does.
     ///
     /// Dropping the updates unsubscribes.
+    ///
+    /// ```no_run
+    /// use mcp_supervisor::{Connection, Subscription, Update, operation::ListKind};
+    ///
+    /// async fn watch(files: &Connection) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let wanted = Subscription::new().resource("file:///etc/motd").list(ListKind::Tools);
+    ///     let mut updates = files.subscribe(wanted)?;
+    ///     while let Some(update) = updates.next().await {
+    ///         match update {
+    ///             Update::Resource(uri) => println!("read {uri} again"),
+    ///             Update::Subscribed { renewed: true, .. } | Update::Missed(_) => {
+    ///                 println!("read everything again");
+    ///             }
+    ///             other => println!("{other:?}"),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
     ///

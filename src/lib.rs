@@ -114,6 +114,7 @@
 //! | [`evidence`] | what is known about a request, and the outcome table as a function |
 //! | [`policy`] | contracts, backoff, and the decision whether to repeat |
 //! | [`spec`] | what a connection is to be |
+//! | [`config`] | what a file says connections are to be |
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
@@ -142,6 +143,7 @@
 pub mod auth;
 pub mod call;
 pub mod catalog;
+pub mod config;
 pub mod connection;
 pub mod credentials;
 pub mod error;
@@ -160,14 +162,17 @@ mod telemetry;
 pub mod toolbox;
 mod transport;
 
-pub use call::{AnswerKind, ToolAnswer};
+pub use call::{AnswerKind, HandedOver, ToolAnswer};
+pub use config::Configuration;
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
 pub use evidence::Outcome;
 pub use handle::{Catalog, Connection, LentConnection, OwnedConnection, SharedConnection};
 pub use operation::{
-    ConnectionName, CustomCall, Generation, IdempotencyKey, KeyError, OperationId, Ownership, Page,
-    Ping, PromptGet, ResourceRead, SupervisorPath, ToolCall,
+    Completion, ConnectionName, CustomCall, DirectoryRead, Generation, IdempotencyKey, KeyError,
+    LogLevel, Notice, OperationId, Ownership, Page, Ping, Progress, ProgressStream, PromptGet,
+    ResourceRead, SkillGet, SupervisorPath, TaskAwait, TaskCancel, TaskGet, TaskHandle, TaskUpdate,
+    ToolCall,
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};

@@ -9,6 +9,7 @@ mod progress;
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
+use rmcp::model::{InputRequiredResult, InputResponses};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -80,7 +81,8 @@ impl fmt::Display for Generation {
 }
 
 /// The name of a connection, unique within its supervisor. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ConnectionName(Arc<str>);
 
 impl ConnectionName {
@@ -104,6 +106,19 @@ impl fmt::Display for ConnectionName {
 impl fmt::Debug for ConnectionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl TryFrom<String> for ConnectionName {
+    type Error = NameError;
+    fn try_from(name: String) -> Result<Self, NameError> {
+        name.parse()
+    }
+}
+
+impl From<ConnectionName> for String {
+    fn from(name: ConnectionName) -> Self {
+        name.as_str().to_owned()
     }
 }
 
@@ -261,14 +276,32 @@ pub enum OperationKind {
     GetPrompt,
     /// `resources/list`.
     ListResources,
-    /// `resources/templates/list`.
-    ListResourceTemplates,
     /// `resources/read`.
     ReadResource,
     /// `ping`, which the revisions before 2026-07-28 have.
     Ping,
     /// A request of the caller's own; treated like a tool call, because nobody here knows better.
     Custom,
+    /// `resources/templates/list`.
+    ListResourceTemplates,
+    /// `completion/complete`.
+    Complete,
+    /// `logging/setLevel`, which the revisions before 2026-07-28 have.
+    SetLogLevel,
+    /// `skills/list`.
+    ListSkills,
+    /// `skills/get`.
+    GetSkill,
+    /// `resources/directory/read`.
+    ReadResourceDirectory,
+    /// `tasks/get`.
+    GetTask,
+    /// `tasks/update`: gives a task the input that it asked for.
+    UpdateTask,
+    /// `tasks/cancel`.
+    CancelTask,
+    /// A notification of the caller's own.
+    Notification,
 }
 
 impl OperationKind {
@@ -277,7 +310,15 @@ impl OperationKind {
     /// Such a read may be asked once more on a fresh session after its session was lost.
     #[must_use]
     pub fn is_read(self) -> bool {
-        !matches!(self, Self::ToolCall | Self::Custom)
+        !matches!(
+            self,
+            Self::ToolCall
+                | Self::Custom
+                | Self::SetLogLevel
+                | Self::UpdateTask
+                | Self::CancelTask
+                | Self::Notification
+        )
     }
 
     /// The method as the protocol names it; `custom` for the caller's own.
@@ -289,10 +330,19 @@ impl OperationKind {
             Self::ListPrompts => "prompts/list",
             Self::GetPrompt => "prompts/get",
             Self::ListResources => "resources/list",
-            Self::ListResourceTemplates => "resources/templates/list",
             Self::ReadResource => "resources/read",
             Self::Ping => "ping",
             Self::Custom => "custom",
+            Self::ListResourceTemplates => "resources/templates/list",
+            Self::Complete => "completion/complete",
+            Self::SetLogLevel => "logging/setLevel",
+            Self::ListSkills => "skills/list",
+            Self::GetSkill => "skills/get",
+            Self::ReadResourceDirectory => "resources/directory/read",
+            Self::GetTask => "tasks/get",
+            Self::UpdateTask => "tasks/update",
+            Self::CancelTask => "tasks/cancel",
+            Self::Notification => "notification",
         }
     }
 }
@@ -432,6 +482,46 @@ macro_rules! budget_setters {
     };
 }
 
+mod requests;
+mod task;
+
+pub(crate) use requests::{Completed, rmcp_level};
+pub use requests::{Completion, DirectoryRead, LogLevel, Notice, SkillGet};
+pub(crate) use task::interval as task_interval;
+pub use task::{TaskAwait, TaskCancel, TaskGet, TaskHandle, TaskUpdate};
+
+/// What a server gets with the next round of a request for which it asked for input.
+#[derive(Clone, Default)]
+pub(crate) struct Input {
+    pub(crate) responses: Option<InputResponses>,
+    pub(crate) state: Option<String>,
+}
+
+macro_rules! takes_input {
+    ($name:ident) => {
+        impl $name {
+            /// Goes on with a request for which the server asked for input: `asked` is its answer,
+            /// and `responses` are the answers to its requests, by the server's names for them. All
+            /// else of the request is as it was the first time.
+            #[must_use]
+            pub fn with_input(
+                mut self,
+                asked: &InputRequiredResult,
+                responses: InputResponses,
+            ) -> Self {
+                self.input = Input {
+                    responses: (!responses.is_empty()).then_some(responses),
+                    state: asked.request_state.clone(),
+                };
+                self
+            }
+        }
+    };
+}
+takes_input!(ToolCall);
+takes_input!(PromptGet);
+takes_input!(ResourceRead);
+
 /// A `tools/call`.
 ///
 /// ```
@@ -449,6 +539,7 @@ pub struct ToolCall {
     pub(crate) name: String,
     pub(crate) arguments: Value,
     pub(crate) key: Option<IdempotencyKey>,
+    pub(crate) input: Input,
     pub(crate) budget: Budget,
 }
 budget_setters!(ToolCall);
@@ -464,6 +555,7 @@ impl ToolCall {
             name: name.into(),
             arguments,
             key: None,
+            input: Input::default(),
             budget: Budget::default(),
         }
     }
@@ -524,6 +616,7 @@ impl Page {
 pub struct PromptGet {
     pub(crate) name: String,
     pub(crate) arguments: Map<String, Value>,
+    pub(crate) input: Input,
     pub(crate) budget: Budget,
 }
 budget_setters!(PromptGet);
@@ -535,6 +628,7 @@ impl PromptGet {
         Self {
             name: name.into(),
             arguments: Map::new(),
+            input: Input::default(),
             budget: Budget::default(),
         }
     }
@@ -552,6 +646,7 @@ impl PromptGet {
 #[derive(Clone)]
 pub struct ResourceRead {
     pub(crate) uri: String,
+    pub(crate) input: Input,
     pub(crate) budget: Budget,
 }
 budget_setters!(ResourceRead);
@@ -562,6 +657,7 @@ impl ResourceRead {
     pub fn new(uri: impl Into<String>) -> Self {
         Self {
             uri: uri.into(),
+            input: Input::default(),
             budget: Budget::default(),
         }
     }

@@ -82,6 +82,12 @@ impl Contracts {
         self
     }
 
+    /// These contracts, and behind them `more`.
+    pub(crate) fn then(mut self, more: &Self) -> Self {
+        self.0.extend_from_slice(&more.0);
+        self
+    }
+
     /// The contract in force for `tool`.
     #[must_use]
     pub fn for_tool(&self, tool: &str) -> &ToolContract {

@@ -14,7 +14,7 @@ mod start;
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -22,21 +22,21 @@ use std::{
 use rmcp::{
     Peer, RoleClient, ServiceError,
     model::{
-        CancelledNotification, CancelledNotificationParam, ClientRequest, GetExtensions as _,
-        ProgressToken, ProtocolVersion, RequestId, ServerCapabilities, ServerResult,
+        CancelledNotification, CancelledNotificationParam, ClientNotification, ClientRequest,
+        GetExtensions as _, GetMeta as _, ProgressToken, ProtocolVersion, RequestId,
+        ServerCapabilities, ServerResult,
     },
     service::PeerRequestOptions,
 };
 use tokio::sync::oneshot;
 
 pub(crate) use actor::{After, Command, Report, SessionActor, SessionArgs, SessionHandle};
-#[allow(unused_imports, reason = "the rounds of `input_required` take it")]
 pub(crate) use host_side::answer_input;
 pub(crate) use start::Connector;
 
 use crate::{
     evidence::{DispatchCell, Loss},
-    operation::Ownership,
+    operation::{Ownership, rmcp_level},
     telemetry::Seen,
     transport::{Listener, Pulse, clock::Clock, witness::Witnessed},
 };
@@ -47,6 +47,28 @@ pub(crate) struct Session {
     pub(crate) revision: ProtocolVersion,
     ownership: Ownership,
     peer: Peer<RoleClient>,
+    pub(crate) log_level: Arc<WantedLevel>,
+}
+
+/// From which level on the host wants the server's messages for the log, on whatever session.
+#[derive(Debug, Default)]
+pub(crate) struct WantedLevel(Mutex<Option<rmcp_level::Level>>);
+
+impl WantedLevel {
+    pub(crate) fn set(&self, level: rmcp_level::Level) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(level);
+    }
+
+    pub(crate) fn current(&self) -> Option<rmcp_level::Level> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A notification that was handed over.
+pub(crate) struct Told {
+    pub(crate) pulse: Arc<Pulse>,
+    /// Ends when the transport has taken it, or not.
+    pub(crate) taken: Pin<Box<dyn Future<Output = Result<(), ServiceError>> + Send>>,
 }
 
 /// What goes along with a request beside its bytes.
@@ -89,7 +111,27 @@ impl Session {
             revision,
             ownership,
             peer,
+            log_level: Arc::default(),
         }
+    }
+
+    /// Hands a notification over, in the caller's order, without waiting.
+    pub(crate) fn tell(&self, notification: ClientNotification) -> Result<Told, NotTaken> {
+        if self.is_over() {
+            return Err(NotTaken::Ended);
+        }
+        let peer = self.peer.clone();
+        let mut taken: Pin<Box<dyn Future<Output = _> + Send>> =
+            Box::pin(async move { peer.send_notification(notification).await });
+        // The first poll enqueues it; what it waits for then is the transport.
+        let early = poll_once(taken.as_mut());
+        if let Some(early) = early {
+            taken = Box::pin(std::future::ready(early));
+        }
+        Ok(Told {
+            pulse: Arc::clone(&self.pulse),
+            taken,
+        })
     }
 
     /// Whether the session is over, as far as can be told without asking the server.
@@ -101,6 +143,19 @@ impl Session {
             });
         }
         self.pulse.is_ended()
+    }
+
+    /// The request that sets the connection's log level, where one is set and the server has logs.
+    #[expect(deprecated, reason = "it is what the revisions before 2026-07-28 have")]
+    fn level_to_set(&self) -> Option<ClientRequest> {
+        use rmcp::model::{SetLevelRequest, SetLevelRequestParams};
+        let level = self.log_level.current()?;
+        let logs = self
+            .peer
+            .peer_info()
+            .is_some_and(|info| info.capabilities.logging.is_some());
+        (logs && self.revision.has_initialize())
+            .then(|| SetLevelRequest::new(SetLevelRequestParams::new(level)).into())
     }
 
     /// Whether the revision and the server have such a request, as far as that can be told.
@@ -147,6 +202,12 @@ impl Session {
             cell.finish_write();
         } else {
             request.extensions_mut().insert(Witnessed(Arc::clone(cell)));
+        }
+        if !self.revision.has_initialize()
+            && let Some(level) = self.log_level.current()
+            && request.get_meta().log_level().is_none()
+        {
+            request.get_meta_mut().set_log_level(level);
         }
         // What is lent is not heard by us, and so rmcp minds its silence.
         let idle = along.idle.filter(|_| self.ownership.is_lent());
@@ -277,7 +338,6 @@ impl Pending {
     }
 
     /// rmcp's handle of the session.
-    #[allow(dead_code, reason = "the rounds of `input_required` take it")]
     pub(crate) fn peer(&self) -> &Peer<RoleClient> {
         &self.peer
     }

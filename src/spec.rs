@@ -5,8 +5,12 @@
 
 mod factory;
 mod handler;
+mod same;
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow, collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc,
+    time::Duration,
+};
 
 pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
 pub(crate) use handler::{Handler, Panicked};
@@ -101,6 +105,9 @@ pub struct Limits {
     /// How long an operation's limits are put off, at most, while the host's handler answers what
     /// the server asks about it: the person behind it may take her time. Zero puts nothing off.
     pub hold: Duration,
+    /// The most requests that are sent for one operation whose server asks for input before it goes
+    /// on, the first one included.
+    pub max_rounds: usize,
     /// The most pages of a list that are read before the walk over it ends in an error.
     pub max_pages: usize,
     /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
@@ -125,6 +132,7 @@ impl Default for Limits {
             stderr_tail_bytes: 8 * 1024,
             max_resumes: 3,
             hold: Duration::from_secs(600),
+            max_rounds: rmcp::model::DEFAULT_MRTR_MAX_ROUNDS,
             max_pages: 1_000,
             stdin_grace: Duration::from_secs(2),
             term_grace: Duration::from_secs(2),
@@ -200,6 +208,11 @@ pub struct StdioSpec {
     pub(crate) env: BTreeMap<OsString, OsString>,
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) inherit_env: bool,
+    /// How a configuration file writes the command, where it holds variables: that is shown, and
+    /// not what the variables hold.
+    pub(crate) written_command: Option<String>,
+    /// The same for the working directory.
+    pub(crate) written_cwd: Option<String>,
 }
 
 impl StdioSpec {
@@ -211,6 +224,8 @@ impl StdioSpec {
             env: BTreeMap::new(),
             cwd: None,
             inherit_env: false,
+            written_command: None,
+            written_cwd: None,
         }
     }
 
@@ -248,13 +263,30 @@ impl StdioSpec {
         self.cwd = Some(dir.into());
         self
     }
+
+    /// The command in errors and `Debug`.
+    pub(crate) fn shown_command(&self) -> Cow<'_, str> {
+        match &self.written_command {
+            Some(written) => Cow::Borrowed(written),
+            None => self.command.to_string_lossy(),
+        }
+    }
+
+    /// The working directory in errors.
+    #[cfg(feature = "stdio")]
+    pub(crate) fn shown_cwd(&self) -> Option<Cow<'_, str>> {
+        match &self.written_cwd {
+            Some(written) => Some(Cow::Borrowed(written)),
+            None => self.cwd.as_ref().map(|dir| dir.to_string_lossy()),
+        }
+    }
 }
 
 impl fmt::Debug for StdioSpec {
     /// Shows the command alone: arguments and variables hold credentials in the field.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StdioSpec")
-            .field("command", &self.command)
+            .field("command", &self.shown_command())
             .finish_non_exhaustive()
     }
 }
@@ -268,6 +300,9 @@ pub struct HttpSpec {
     pub(crate) tokens: Option<Tokens>,
     pub(crate) resend_after_401: bool,
     pub(crate) http2_prior_knowledge: bool,
+    /// How a configuration file writes the URL, where it holds variables: that is shown, and not
+    /// what the variables hold.
+    pub(crate) written_url: Option<String>,
 }
 
 /// A source of access tokens, which shows nothing of itself.
@@ -290,6 +325,7 @@ impl HttpSpec {
             tokens: None,
             resend_after_401: false,
             http2_prior_knowledge: false,
+            written_url: None,
         }
     }
 
@@ -336,7 +372,8 @@ impl HttpSpec {
 impl fmt::Debug for HttpSpec {
     /// Shows nothing of the URL's query, the headers or the token: they hold credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = self.url.split(['?', '#']).next().unwrap_or_default();
+        let url = self.written_url.as_ref().unwrap_or(&self.url);
+        let url = url.split(['?', '#']).next().unwrap_or_default();
         let url = url.rsplit_once('@').map_or(url, |(_, host)| host);
         f.debug_struct("HttpSpec")
             .field("url", &url)
@@ -383,6 +420,10 @@ pub(crate) struct Settings {
     /// Where fresh credentials come from, where a refused operation may then be sent once more.
     pub(crate) resend_with: Option<Tokens>,
     pub(crate) handler: Handler,
+    /// Whether the handler is one of the host's.
+    pub(crate) handled: bool,
+    /// Whether the host takes tasks for answers.
+    pub(crate) tasks: bool,
 }
 
 impl From<StdioSpec> for ConnectionSpec {
@@ -500,10 +541,53 @@ impl ConnectionSpec {
     /// Its methods run in tasks of their own, beside the calls. It may call through the same
     /// connection. A panic in it is answered as an internal error. When its session ends, or the
     /// server cancels the request, the context's token is cancelled; what it answers after that
-    /// goes nowhere, and two seconds later its future is dropped.
+    /// goes nowhere, and two seconds later its future is dropped. While it has a request, the clock of
+    /// the call stands, up to [`Limits::hold`].
+    ///
+    /// ```
+    /// use mcp_supervisor::{ConnectionSpec, StdioSpec};
+    /// use rmcp::{
+    ///     ClientHandler, RoleClient,
+    ///     model::{
+    ///         ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
+    ///         ElicitationAction, ErrorData, Implementation,
+    ///     },
+    ///     service::RequestContext,
+    /// };
+    ///
+    /// struct Host;
+    ///
+    /// impl ClientHandler for Host {
+    ///     async fn create_elicitation(
+    ///         &self,
+    ///         _asked: ElicitRequestParams,
+    ///         _context: RequestContext<RoleClient>,
+    ///     ) -> Result<ElicitResult, ErrorData> {
+    ///         // Ask a person here; there is time.
+    ///         Ok(ElicitResult::new(ElicitationAction::Decline))
+    ///     }
+    ///
+    ///     fn get_info(&self) -> ClientConfig {
+    ///         let capabilities = ClientCapabilities::builder().enable_elicitation().build();
+    ///         ClientConfig::new(capabilities, Implementation::new("my-host", "1.0"))
+    ///     }
+    /// }
+    ///
+    /// let spec = ConnectionSpec::from(StdioSpec::new("billing-server")).handler(Host);
+    /// # let _ = spec;
+    /// ```
     #[must_use]
     pub fn handler(mut self, handler: impl ClientHandler) -> Self {
         self.settings.handler = Handler::new(handler);
+        self.settings.handled = true;
+        self
+    }
+
+    /// Offers the tasks extension to the server, which may then answer a tool call with a task
+    /// ([`ToolAnswer::task`](crate::ToolAnswer::task)) that goes on after the answer.
+    #[must_use]
+    pub fn tasks(mut self) -> Self {
+        self.settings.tasks = true;
         self
     }
 
@@ -601,6 +685,9 @@ impl Settings {
         }
         if l.max_answer_bytes == 0 {
             return zero("max_answer_bytes");
+        }
+        if l.max_rounds == 0 {
+            return zero("max_rounds");
         }
         if l.max_pages == 0 {
             return zero("max_pages");

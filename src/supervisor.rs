@@ -5,6 +5,7 @@
 
 mod branch;
 mod circuit;
+mod configured;
 mod registry;
 mod tree;
 
@@ -35,12 +36,14 @@ use crate::{
     operation::{ConnectionName, Generation, NameError, OperationId, Ownership, SupervisorPath},
     policy::{Repeats, ToolContract},
     session::{Connector, Session},
-    spec::{ConnectionSpec, Limits, Settings, Start, settings_setters},
+    spec::{ConnectionSpec, Limits, Settings, SpecError, settings_setters},
     toolbox::{Connections, Toolbox},
     transport::Pulse,
 };
 use branch::Branch;
 use circuit::{Change, Circuit, Permission};
+use configured::Configured;
+pub use configured::{ApplyError, ApplyReport, ServerChange};
 use tree::{Message, SupervisorActor};
 
 /// How long callers are given, at the end of a shutdown, to learn their outcomes, so that the
@@ -57,6 +60,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Supervisor {
     actor: ActorRef<Message>,
     branch: Arc<Branch>,
+    configured: tokio::sync::Mutex<Configured>,
 }
 
 /// Builds a [`Supervisor`].
@@ -181,7 +185,11 @@ impl SupervisorBuilder {
         })?;
         branch.is_run_by(actor.get_cell());
         // Dropped on the way out, it stops the actor.
-        let supervisor = Supervisor { actor, branch };
+        let supervisor = Supervisor {
+            actor,
+            branch,
+            configured: tokio::sync::Mutex::default(),
+        };
         if let Some(above) = above
             && !above.adopt(&supervisor.branch)
         {
@@ -199,7 +207,7 @@ impl Supervisor {
     }
 
     /// Opens a framework-owned connection. Its first session starts with its first operation,
-    /// unless the spec says [`Start::Eager`].
+    /// unless the spec says [`Start::Eager`](crate::spec::Start::Eager).
     ///
     /// # Errors
     ///
@@ -219,16 +227,10 @@ impl Supervisor {
             name: name.clone(),
             error,
         };
-        spec.check().map_err(in_spec)?;
-        let connector = Connector::new(&spec).map_err(in_spec)?;
-        let eager = spec.settings.start == Start::Eager;
-        let source = LineSource::Owned(Arc::new(connector));
+        let source = source_of(&spec).map_err(in_spec)?;
         let line = self
             .add(name, Ownership::Framework, spec.settings, source)
             .await?;
-        if eager {
-            line.warm_up();
-        }
         Ok(Handle::new(line, self.branch.journal.clone()))
     }
 
@@ -310,6 +312,24 @@ impl Supervisor {
         settings: Settings,
         source: LineSource,
     ) -> Result<Arc<Line>, AddError> {
+        let (line, added) = self.enter(name, ownership, settings, source, None)?;
+        if added.await.is_err() {
+            self.branch.forget(&line);
+            return Err(AddError::ShuttingDown);
+        }
+        Ok(line)
+    }
+
+    /// Registers a connection and has its actor started, which the receiver tells of. `before` is
+    /// the line whose place it takes, with the token of that one's end.
+    fn enter(
+        &self,
+        name: ConnectionName,
+        ownership: Ownership,
+        settings: Settings,
+        source: LineSource,
+        before: Option<(&Line, tokio_util::sync::CancellationToken)>,
+    ) -> Result<(Arc<Line>, oneshot::Receiver<()>), AddError> {
         let teller = Arc::new(self.branch.events.of(name.clone(), ownership));
         let tell = {
             let teller = Arc::clone(&teller);
@@ -320,17 +340,21 @@ impl Supervisor {
             circuit: Mutex::new(Circuit::new(settings.recovery)),
             tell: Box::new(tell),
         });
-        let line = Arc::new(Line::new(name, ownership, settings, source, gate, teller));
+        let mut line = Line::new(name, ownership, settings, source, gate, teller);
+        if let Some((before, gone)) = before {
+            line.follow(before, gone);
+        }
+        let line = Arc::new(line);
         self.branch.add(&line)?;
         let (reply, added) = oneshot::channel();
         let asked = self
             .actor
             .send_message(Message::Add(Arc::clone(&line), reply));
-        if asked.is_err() || added.await.is_err() {
+        if asked.is_err() {
             self.branch.forget(&line);
             return Err(AddError::ShuttingDown);
         }
-        Ok(line)
+        Ok((line, added))
     }
 
     /// A handle of a framework-owned connection, by its name.
@@ -481,6 +505,12 @@ pub struct ConnectionReport {
     pub unknown: Vec<OperationId>,
     /// How far the runtime had to go to stop a session of it; `None` if it never had one.
     pub stopped: Option<Stopped>,
+}
+
+/// Checks a spec, and builds what its sessions come from.
+fn source_of(spec: &ConnectionSpec) -> Result<LineSource, SpecError> {
+    spec.check()?;
+    Ok(LineSource::Owned(Arc::new(Connector::new(spec)?)))
 }
 
 /// A connection's circuit behind the question that the connection asks.

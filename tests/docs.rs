@@ -17,12 +17,20 @@ const DOCUMENTS: &[&str] = &[
     "docs/architecture.md",
     "docs/authorisation.md",
     "docs/cases.md",
+    "docs/configuration.md",
+    "docs/conformance.md",
+    "docs/handlers.md",
     "docs/observability.md",
     "docs/semantics.md",
+    "docs/servers.md",
 ];
 
 /// Where every list item and every row of a table is a promise, beside the semantics.
-const PROMISING: [&str; 2] = ["docs/agents.md", "docs/authorisation.md"];
+const PROMISING: [&str; 3] = [
+    "docs/agents.md",
+    "docs/authorisation.md",
+    "docs/handlers.md",
+];
 
 /// What is said in this section of `docs/semantics.md` is no promise.
 const NO_PROMISES: &str = "## What is not promised";

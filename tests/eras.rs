@@ -380,3 +380,29 @@ async fn a_ping_is_sent_only_where_the_revision_has_one() {
         .await;
     }
 }
+
+#[tokio::test]
+async fn the_first_request_of_an_http_session_goes_out_behind_its_standing_stream() {
+    // What the server asks of its client meanwhile has no other way.
+    bounded(async {
+        let bed = support::Bed::new(json!({}));
+        let server = bed.http().await;
+        let supervisor = mcp_supervisor::Supervisor::builder().start().await.unwrap();
+        for round in 1..=20 {
+            let spec = server.spec(initialize());
+            let name = format!("server-{round}");
+            let connection = supervisor.open(&name, spec).await.unwrap();
+            connection.call_tool(support::world::echo()).await.unwrap();
+            let order: Vec<_> = bed
+                .wire()
+                .into_iter()
+                .filter(|read| read.method == "tools/call" || read.rest.iter().any(|c| c == "GET"))
+                .map(|read| read.method)
+                .collect();
+            let expected = ["-", "tools/call"].repeat(round);
+            assert_eq!(order, expected);
+        }
+        let _ = supervisor.shutdown(Duration::from_secs(2)).await;
+    })
+    .await;
+}

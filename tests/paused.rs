@@ -22,6 +22,11 @@ use mcp_supervisor::{
     policy::Backoff,
     spec::{KeepAlive, Overload, Recovery, WireOrder},
 };
+use rmcp::{
+    ClientHandler, RoleClient,
+    model::{ElicitRequestParams, ElicitResult, ElicitationAction, ErrorData},
+    service::RequestContext,
+};
 use serde_json::json;
 use support::lane::{not_sent, unknown, unknown_cause};
 use tokio::{
@@ -811,6 +816,65 @@ async fn the_loss_of_a_users_transport_is_told_at_once() {
                     "{error}"
                 );
                 assert!(took < millis(10), "{took:?}");
+            }
+        }
+    })
+    .await;
+}
+
+/// Answers every elicitation after so long.
+struct SlowPerson(Duration);
+
+impl ClientHandler for SlowPerson {
+    async fn create_elicitation(
+        &self,
+        _: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        sleep(self.0).await;
+        Ok(ElicitResult::new(ElicitationAction::Accept))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_is_put_off_by_the_time_that_a_person_takes_and_by_no_more_than_the_bound() {
+    within_an_hour(async {
+        for era in eras() {
+            for (hold, in_time) in [(secs(300), true), (secs(30), false)] {
+                let mut rig = Rig::new(era.clone(), |spec| {
+                    let limits = Limits {
+                        hold,
+                        ..Limits::default()
+                    };
+                    spec.limits(limits).handler(SlowPerson(secs(60)))
+                })
+                .await;
+                let mut server = rig.warm().await;
+                let call = call("slow").deadline(secs(10)).attempt_limit(secs(9));
+                let asking = async {
+                    let request = server.next_request().await;
+                    sleep(secs(5)).await;
+                    server.ask("q-1").await;
+                    loop {
+                        let answer = server.next().await;
+                        if answer["id"] == "q-1" {
+                            assert_eq!(answer["result"]["action"], "accept");
+                            break;
+                        }
+                    }
+                    sleep(secs(3)).await;
+                    server.answer(&request).await;
+                    server
+                };
+                let ((result, took), _server) = tokio::join!(timed(rig.call(call)), asking);
+                if in_time {
+                    result.unwrap();
+                    assert_eq!(took.as_secs(), 68);
+                } else {
+                    // Five seconds, thirty that the clock stood, and the rest of the nine.
+                    assert_eq!(ran_out(result), Wait::Attempt);
+                    assert_eq!(took.as_secs(), 39);
+                }
             }
         }
     })

@@ -224,6 +224,9 @@ impl OAuth {
             return Ok(source.state().hold(stored));
         }
         if let (Goal::Token, Some(stored)) = (goal, &stored) {
+            if let Some(token) = self.at_first_look(stored) {
+                return Ok(Some(token));
+            }
             match self.refresh(stored).await {
                 Ok(Some(token)) => return Ok(Some(token)),
                 Ok(None) => {
@@ -251,6 +254,17 @@ impl OAuth {
         }
     }
 
+    /// What the store has when it is first read, where it is early to renew it: the next request
+    /// sees that, and does not wait for it either.
+    fn at_first_look(&self, stored: &Credentials) -> Option<AccessToken> {
+        let mut state = self.0.state();
+        let is_early = matches!(stored.remaining(self.0.spec.margin), Remaining::Little);
+        match is_early && state.held.is_none() {
+            true => state.hold(stored),
+            false => None,
+        }
+    }
+
     /// A token that is good for a moment yet, where no new one could be had.
     fn bear(&self, stored: &Credentials, error: Option<&CredentialsError>) -> Option<AccessToken> {
         let mut state = self.0.state();
@@ -275,5 +289,60 @@ impl OAuth {
             Goal::Token => true,
             Goal::Scope { scope, refused } => stored.token() != *refused && stored.covers(scope),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credentials(token: &str) -> Credentials {
+        let response = serde_json::json!({"access_token": token, "token_type": "bearer"});
+        let granted = serde_json::json!({"client_id": "c", "token_response": response});
+        serde_json::from_value(serde_json::json!({ "granted": granted })).unwrap()
+    }
+
+    fn refusal(token: &str) -> Refusal {
+        Refusal {
+            token: Some(AccessToken::new(token)),
+            status: 401,
+            header: None,
+        }
+    }
+
+    #[test]
+    fn a_late_refusal_of_an_older_token_says_nothing_about_the_newer_one() {
+        let standing = |state: &State| state.standing(Duration::from_secs(60));
+        let mut state = State::default();
+        state.hold(&credentials("new"));
+        state.refused(&refusal("old"));
+        assert!(matches!(standing(&state), Standing::Good(_)));
+        state.refused(&refusal("new"));
+        assert!(matches!(standing(&state), Standing::None));
+        state.refused(&refusal("old"));
+        assert!(
+            matches!(standing(&state), Standing::None),
+            "it stays refused"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_in_a_row_are_followed_by_growing_waits() {
+        let error = CredentialsError::Unavailable("refresh");
+        let mut state = State::default();
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            state.landed(&Err(error.clone()));
+            let began = Instant::now();
+            while matches!(state.standing(Duration::ZERO), Standing::Failed(_)) {
+                tokio::time::advance(Duration::from_millis(100)).await;
+            }
+            waits.push(began.elapsed());
+        }
+        assert_eq!(waits[0], FIRST_WAIT);
+        assert_eq!(waits[1], FIRST_WAIT * 2);
+        assert_eq!(waits[7], LONGEST_WAIT);
+        state.hold(&credentials("new"));
+        assert!(matches!(state.standing(Duration::ZERO), Standing::Good(_)));
     }
 }

@@ -6,7 +6,7 @@ use rmcp::model::{
 };
 use serde_json::Value;
 
-use crate::operation::{Generation, OperationId};
+use crate::operation::{Generation, OperationId, TaskHandle};
 
 /// The answer to a `tools/call`.
 ///
@@ -20,6 +20,8 @@ pub struct ToolAnswer {
     pub(super) generation: Generation,
     pub(super) attempts: u32,
     pub(super) looked_up: bool,
+    /// The connection and the tool, where a task is what is left of the call.
+    pub(super) task: Option<TaskHandle>,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +96,24 @@ impl ToolAnswer {
         match &self.body {
             Body::Task(created) => Some(&created.task.task_id),
             Body::Complete(_) | Body::InputRequired(_) => None,
+        }
+    }
+
+    /// The handle of the task that the tool created, if it did. It outlives the session, and can
+    /// outlive the host: [`Connection::await_task`](crate::Connection::await_task) leads to the
+    /// tool's own answer.
+    #[must_use]
+    pub fn task(&self) -> Option<&TaskHandle> {
+        self.task.as_ref()
+    }
+
+    /// What the tool asks for before it goes on, if that is its answer.
+    /// [`ToolCall::with_input`](crate::ToolCall::with_input) goes on.
+    #[must_use]
+    pub fn input_required(&self) -> Option<&InputRequiredResult> {
+        match &self.body {
+            Body::InputRequired(asked) => Some(asked),
+            Body::Complete(_) | Body::Task(_) => None,
         }
     }
 

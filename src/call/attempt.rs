@@ -3,8 +3,8 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use rmcp::{
-    ServiceError,
-    model::{ClientRequest, ServerResult},
+    Peer, RoleClient, ServiceError,
+    model::{ClientRequest, ServerResult, TaskPayload},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,18 @@ pub(super) struct Times {
     pub(super) listener: Option<Arc<Listener>>,
 }
 
+/// Dropped with its operation, however that ends. The ticket, which has the listener too, may lie
+/// about for longer.
+pub(super) struct HeardToTheEnd(pub(super) Option<Arc<Listener>>);
+
+impl Drop for HeardToTheEnd {
+    fn drop(&mut self) {
+        if let Some(listener) = &self.0 {
+            listener.close();
+        }
+    }
+}
+
 impl Times {
     /// What is left of the total.
     pub(super) fn left(&self) -> Duration {
@@ -51,6 +63,25 @@ impl Times {
 pub(super) struct Answered {
     pub(super) result: ServerResult,
     pub(super) generation: Generation,
+    pub(super) asked: Option<AskedBy>,
+}
+
+/// The session that asks for input.
+#[derive(Clone)]
+pub(super) struct AskedBy {
+    pub(super) peer: Peer<RoleClient>,
+    pub(super) pulse: Arc<Pulse>,
+}
+
+/// Whether a result asks for input.
+fn asks(result: &ServerResult) -> bool {
+    match result {
+        ServerResult::InputRequiredResult(_) => true,
+        ServerResult::GetTaskResult(state) => {
+            matches!(state.task.payload, TaskPayload::InputRequired { .. })
+        }
+        _ => false,
+    }
 }
 
 /// An attempt that has no answer.
@@ -164,7 +195,7 @@ pub(super) async fn attempt(
             Progress::Handed(pending) => pending,
             Progress::Refused(reason) => return Err(refused(line, reason).into()),
             Progress::Misplaced => return Err(Without::misplaced()),
-            Progress::Lost => return Err(lost(last)),
+            Progress::Lost | Progress::Told(_) => return Err(lost(last)),
         };
         pending.seen(give_up.seen);
         match wait(line, kind, &ticket, pending, times).await {
@@ -351,6 +382,10 @@ fn came_back(
         Ok(result) => {
             let generation = pending.pulse.generation;
             pending.pulse.answered();
+            let asked = asks(&result).then(|| AskedBy {
+                peer: pending.peer().clone(),
+                pulse: Arc::clone(&pending.pulse),
+            });
             pending.settle();
             if !fits(kind, &result) {
                 let mut without =
@@ -358,7 +393,11 @@ fn came_back(
                 without.generation = Some(generation);
                 return Waited::Without(Box::new(without));
             }
-            Waited::Answered(Answered { result, generation })
+            Waited::Answered(Answered {
+                result,
+                generation,
+                asked,
+            })
         }
         Err(ServiceError::McpError(error)) if made_up(&error) => {
             concluded(line, pending, &CameBack::MadeUp, report.as_ref(), None)
@@ -603,7 +642,7 @@ fn actor_failed(line: &Line, ticket: &Ticket, last: Option<Handed>) -> Without {
     without
 }
 
-fn no_mailbox(line: &Line) -> NotSentReason {
+pub(super) fn no_mailbox(line: &Line) -> NotSentReason {
     if line.closing.is_cancelled() {
         NotSentReason::Closed
     } else {
@@ -641,10 +680,24 @@ fn fits(kind: OperationKind, result: &ServerResult) -> bool {
         ),
         K::ListTools => matches!(result, R::ListToolsResult(_)),
         K::ListPrompts => matches!(result, R::ListPromptsResult(_)),
-        K::GetPrompt => matches!(result, R::GetPromptResult(_)),
+        K::GetPrompt => matches!(result, R::GetPromptResult(_) | R::InputRequiredResult(_)),
         K::ListResources => matches!(result, R::ListResourcesResult(_)),
+        K::ReadResource => {
+            matches!(result, R::ReadResourceResult(_) | R::InputRequiredResult(_))
+        }
         K::ListResourceTemplates => matches!(result, R::ListResourceTemplatesResult(_)),
-        K::ReadResource => matches!(result, R::ReadResourceResult(_)),
-        K::Ping | K::Custom => true,
+        K::Complete => matches!(result, R::CompleteResult(_)),
+        K::ListSkills => matches!(result, R::ListSkillsResult(_)),
+        K::GetSkill => matches!(result, R::GetSkillResult(_)),
+        K::ReadResourceDirectory => matches!(result, R::ListResourcesResult(_)),
+        K::GetTask => matches!(result, R::GetTaskResult(_)),
+        K::UpdateTask | K::CancelTask => {
+            matches!(
+                result,
+                R::TaskAckResult(_) | R::EmptyResult(_) | R::CustomResult(_)
+            )
+        }
+        // What they mean is in no result.
+        K::Ping | K::SetLogLevel | K::Custom | K::Notification => true,
     }
 }

@@ -11,6 +11,7 @@ use super::{
     attempt::{Verdict, Without, cancelled},
     lists::{known, list},
     operation::{Done, Operation},
+    rounds::Rounds,
 };
 use crate::{
     catalog::{List, Stale},
@@ -43,6 +44,7 @@ impl Operation<'_> {
             line: self.line,
             journal: None,
             admitted: true,
+            rounds: Rounds::Callers,
         }
     }
 
@@ -138,6 +140,7 @@ impl Operation<'_> {
                 return Ok(Done {
                     result,
                     generation,
+                    asked: None,
                     attempts,
                     looked_up: true,
                 });

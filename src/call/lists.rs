@@ -17,7 +17,7 @@ use rmcp::model::{
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Caller, at_cursor};
+use super::{Caller, at_cursor, rounds::Rounds};
 use crate::{
     catalog::{AsOf, Begun, Difference, Ended, Entry, List, Now, Pages, Stale, Whole},
     connection::Line,
@@ -273,6 +273,7 @@ async fn ask<T: Listed>(
         line,
         journal: None,
         admitted: true,
+        rounds: Rounds::Callers,
     };
     let left = until.saturating_duration_since(Instant::now());
     let budget = Budget {

@@ -8,7 +8,10 @@ use tracing::Instrument as _;
 
 use super::{
     about,
-    attempt::{Answered, Times, Verdict, Without, attempt, cancelled, overloaded},
+    attempt::{
+        Answered, AskedBy, HeardToTheEnd, Times, Verdict, Without, attempt, cancelled, overloaded,
+    },
+    rounds::Rounds,
 };
 use crate::{
     connection::{Attempt, Line},
@@ -35,6 +38,8 @@ pub(super) struct Operation<'a> {
     pub(super) attempts: u32,
     pub(super) generation: Option<Generation>,
     pub(super) admitted: bool,
+    pub(super) rounds: Rounds,
+    pub(super) _heard: HeardToTheEnd,
     /// The one session that it may run on, whatever becomes of that.
     pub(super) pinned: Option<Generation>,
     pub(super) watch: Watch<'a>,
@@ -44,6 +49,8 @@ pub(super) struct Operation<'a> {
 pub(super) struct Done {
     pub(super) result: ServerResult,
     pub(super) generation: Generation,
+    /// Who asks for input, if that is the answer.
+    pub(super) asked: Option<AskedBy>,
     pub(super) attempts: u32,
     pub(super) looked_up: bool,
 }
@@ -87,7 +94,10 @@ impl Operation<'_> {
         };
         let done = match admitted {
             Ok(permit) => {
-                let done = self.attempts().await;
+                let done = match self.attempts().await {
+                    Ok(done) if done.asked.is_some() => self.rounds(done).await,
+                    done => done,
+                };
                 drop(permit);
                 done
             }
@@ -115,7 +125,7 @@ impl Operation<'_> {
         done
     }
 
-    async fn attempts(&mut self) -> Result<Done, CallError> {
+    pub(super) async fn attempts(&mut self) -> Result<Done, CallError> {
         let contract = match &self.tool {
             Some(tool) => self.line.settings.contracts.for_tool(tool).clone(),
             None => ToolContract::AtMostOnce,
@@ -127,11 +137,16 @@ impl Operation<'_> {
         let (mut only_in, mut ground) = (self.pinned, None);
         loop {
             let without = match self.attempt_once(only_in, ground).await {
-                Ok(Answered { result, generation }) => {
+                Ok(Answered {
+                    result,
+                    generation,
+                    asked,
+                }) => {
                     let attempts = self.attempts;
                     return Ok(Done {
                         result,
                         generation,
+                        asked,
                         attempts,
                         looked_up: false,
                     });
@@ -223,7 +238,7 @@ impl Operation<'_> {
         }
     }
 
-    async fn attempt_once(
+    pub(super) async fn attempt_once(
         &mut self,
         only_in: Option<Generation>,
         repeats: Option<Ground>,
@@ -313,42 +328,65 @@ impl Operation<'_> {
     }
 
     pub(super) fn error(&self, without: Without, unsettled: Option<Unsettled>) -> CallError {
-        let Without {
-            verdict,
-            generation,
-            report,
+        let generation = without.generation.or(self.generation);
+        let (line, id, kind) = (self.line, self.id, self.kind);
+        error_of(
+            line,
+            id,
+            kind,
+            Without {
+                generation,
+                ..without
+            },
+            unsettled,
+            self.attempts,
+        )
+    }
+}
+
+/// What a caller is told of an operation without an answer.
+pub(super) fn error_of(
+    line: &Line,
+    id: OperationId,
+    kind: OperationKind,
+    without: Without,
+    unsettled: Option<Unsettled>,
+    attempts: u32,
+) -> CallError {
+    let Without {
+        verdict,
+        generation,
+        report,
+        source,
+        ..
+    } = without;
+    let about = about(line, id, kind, generation, attempts);
+    let status = report.failed_status();
+    let retry_after = report.retry_after;
+    match verdict {
+        Verdict::NotSent(reason) => CallError::NotSent(Box::new(NotSent { about, reason })),
+        Verdict::Rejected(error) => CallError::Rejected(Box::new(Rejected {
+            about,
+            status,
+            challenge: report.challenge,
+            retry_after,
+            error,
             source,
-            ..
-        } = without;
-        let generation = generation.or(self.generation);
-        let about = about(self.line, self.id, self.kind, generation, self.attempts);
-        let status = report.failed_status();
-        let retry_after = report.retry_after;
-        match verdict {
-            Verdict::NotSent(reason) => CallError::NotSent(Box::new(NotSent { about, reason })),
-            Verdict::Rejected(error) => CallError::Rejected(Box::new(Rejected {
-                about,
-                status,
-                challenge: report.challenge,
-                retry_after,
-                error,
-                source,
-            })),
-            Verdict::Failed(error) => CallError::Failed(Box::new(Failed {
-                about,
-                status,
-                retry_after,
-                error,
-            })),
-            Verdict::Unknown(cause) => CallError::Unknown(Box::new(Unknown {
-                about,
-                cause,
-                status,
-                retry_after,
-                unsettled,
-                source,
-            })),
-        }
+        })),
+        Verdict::Failed(error) => CallError::Failed(Box::new(Failed {
+            about,
+            status,
+            retry_after,
+            error,
+        })),
+        Verdict::Unknown(cause) => CallError::Unknown(Box::new(Unknown {
+            about,
+            cause,
+            status,
+            retry_after,
+            unsettled,
+            source,
+        })),
     }
 }
 
@@ -358,7 +396,10 @@ fn is_tool_error(result: &ServerResult) -> bool {
 }
 
 /// Takes a place in the connection before anything is put into its mailbox.
-async fn admit<'a>(line: &'a Line, times: &Times) -> Result<SemaphorePermit<'a>, NotSentReason> {
+pub(super) async fn admit<'a>(
+    line: &'a Line,
+    times: &Times,
+) -> Result<SemaphorePermit<'a>, NotSentReason> {
     if let Ok(permit) = line.admission.try_acquire() {
         return Ok(permit);
     }

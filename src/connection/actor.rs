@@ -34,6 +34,7 @@ pub(crate) enum Message {
     /// An operation left a session that was full.
     Room,
     Close,
+    Finish,
     #[cfg(test)]
     Panic,
 }
@@ -83,6 +84,11 @@ impl Actor for ConnectionActor {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .replace(mailbox);
+        let follows = !line
+            .stopping
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty();
         let (state, current) = match &line.source {
             LineSource::Owned(_) => (State::owned(), None),
             LineSource::Lent(session) => {
@@ -109,7 +115,8 @@ impl Actor for ConnectionActor {
             waiting: VecDeque::new(),
             outstanding: VecDeque::new(),
             reconnects: Vec::new(),
-            after_failure: before.is_some(),
+            // Also where another line had the name: what it leaves goes first.
+            after_failure: before.is_some() || follows,
             last_failure: None,
             _alive: alive.drop_guard(),
         };
@@ -138,6 +145,10 @@ impl Actor for ConnectionActor {
             Message::Room => working.flush(),
             Message::Close => {
                 working.close();
+                None
+            }
+            Message::Finish => {
+                working.finish();
                 None
             }
             #[cfg(test)]
@@ -205,6 +216,12 @@ impl Working {
     }
 
     fn operate(&mut self, ticket: Arc<Ticket>) -> Option<StartPlan> {
+        // What nobody has asked for starts no session, and gives up none.
+        let notification = ticket.is_notification();
+        if notification && (self.current.is_none() || self.health() == Health::Over) {
+            ticket.refuse(NotSentReason::NoSession);
+            return None;
+        }
         if ticket.attempt.only_in.is_some_and(|only| !self.takes(only)) {
             // No session that could be started would be the one.
             ticket.misplace();
@@ -217,7 +234,10 @@ impl Working {
             return plan.or_else(|| self.start_for_waiting());
         }
         let input = Input::Operation {
-            health: self.health(),
+            health: match notification {
+                true => Health::Good,
+                false => self.health(),
+            },
             others: !self.waiting.is_empty(),
             room: self.has_room(),
         };
@@ -424,37 +444,44 @@ impl Working {
     ) -> StartPlan {
         let mut drain_first = None;
         if let Some(why) = retire
-            && let Some(Current {
-                actor: Some(actor),
-                handle: Some(handle),
-                pulse,
-                ..
-            }) = self.current.take()
-        {
-            let text = match why {
+            && let Some(pulse) = self.retire(match why {
                 Retire::Suspect => "it may be dead, and nothing was heard since",
                 Retire::Requested => "a new session was asked for",
-            };
-            self.line.tell(What::SessionRetired {
-                generation: pulse.generation,
-                why: text,
-            });
-            self.take_back(false);
-            if why == Retire::Requested {
-                drain_first = Some(pulse);
-            }
-            // At most one session drains beside the live one.
-            for (_, older) in &self.retired {
-                older.command(Command::Close("a newer session took its place"));
-            }
-            handle.command(Command::Retire);
-            self.retired.push_back((actor, handle));
+            })
+            && why == Retire::Requested
+        {
+            drain_first = Some(pulse);
         }
         StartPlan {
             at: Instant::now() + after,
             probe,
             drain_first,
         }
+    }
+
+    /// Gives the current session nothing more. It ends when nothing is in flight on it.
+    fn retire(&mut self, why: &'static str) -> Option<Arc<Pulse>> {
+        let Some(Current {
+            actor: Some(actor),
+            handle: Some(handle),
+            pulse,
+            ..
+        }) = self.current.take()
+        else {
+            return None;
+        };
+        self.line.tell(What::SessionRetired {
+            generation: pulse.generation,
+            why,
+        });
+        self.take_back(false);
+        // At most one session drains beside the live one.
+        for (_, older) in &self.retired {
+            older.command(Command::Close("a newer session took its place"));
+        }
+        handle.command(Command::Retire);
+        self.retired.push_back((actor, handle));
+        Some(pulse)
     }
 
     fn begin(
@@ -511,6 +538,7 @@ impl Working {
             connector: Arc::clone(connector),
             settings: Arc::clone(&line.settings),
             notices: Arc::clone(&line.notices),
+            log_level: Arc::clone(&line.log_level),
             pulse,
             command: commands,
             gone,
@@ -638,16 +666,36 @@ impl Working {
         }
     }
 
-    fn close(&mut self) {
-        if self.step(Input::Close) != Step::FailWaiting {
-            return;
-        }
+    /// Refuses what waits, from now on and for good.
+    fn refuse_all(&mut self) {
+        let _ = self.step(Input::Close);
         self.take_back(false);
         self.fail_waiting(&NotSentReason::Closed);
         for reply in self.reconnects.drain(..) {
             // Whoever asked may have stopped waiting.
             let _ = reply.send(Err(ReconnectError::Closed));
         }
+    }
+
+    /// What is in flight goes on, and nothing else.
+    fn finish(&mut self) {
+        if self.line.ownership.is_lent() {
+            return self.close();
+        }
+        self.refuse_all();
+        let is_live = self.current.as_ref().is_some_and(|c| c.session.is_some());
+        if is_live {
+            self.retire("its connection is no longer wanted");
+            self.publish();
+        } else {
+            // Of a start in progress there is nothing to wait for.
+            self.close();
+        }
+    }
+
+    /// Also after [`finish`](Self::finish), when what was in flight has had its time.
+    fn close(&mut self) {
+        self.refuse_all();
         let current = self.current.as_ref().and_then(|c| c.handle.as_ref());
         for handle in current
             .into_iter()

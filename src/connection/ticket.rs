@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use rmcp::model::ClientRequest;
+use rmcp::model::{ClientNotification, ClientRequest};
 use tokio::time::Instant;
 
 use crate::{
@@ -19,16 +19,22 @@ use crate::{
     event::Ground,
     evidence::DispatchCell,
     operation::{AttemptId, Generation, OperationId},
-    session::{Along, NotTaken, Pending, Session},
+    session::{Along, NotTaken, Pending, Session, Told},
     telemetry::Seen,
 };
 
 pub(crate) struct Ticket {
     pub(crate) attempt: Attempt,
-    request: Arc<ClientRequest>,
+    load: Load,
     waits: Waits,
     along: Along,
     slot: Mutex<Slot>,
+}
+
+/// What a ticket has to hand over.
+enum Load {
+    Request(Arc<ClientRequest>),
+    Notification(Box<ClientNotification>),
 }
 
 /// Which attempt of which operation a ticket is.
@@ -42,6 +48,20 @@ pub(crate) struct Attempt {
     pub(crate) repeats: Option<Ground>,
     /// Since when it waits.
     pub(crate) since: Instant,
+}
+
+impl Attempt {
+    /// The first one, on whatever session.
+    pub(crate) fn first(operation: OperationId, id: AttemptId) -> Self {
+        Self {
+            operation,
+            id,
+            number: 1,
+            only_in: None,
+            repeats: None,
+            since: Instant::now(),
+        }
+    }
 }
 
 /// The limits of a ticket that are counted from its hand-over.
@@ -78,6 +98,7 @@ impl Slot {
     fn take_progress(&mut self) -> Option<Progress> {
         match std::mem::replace(&mut self.phase, Phase::Taken) {
             Phase::Handed(pending) => Some(Progress::Handed(pending)),
+            Phase::Told(told) => Some(Progress::Told(told)),
             Phase::Refused(reason) => Some(Progress::Refused(reason)),
             Phase::Misplaced => Some(Progress::Misplaced),
             Phase::Lost => Some(Progress::Lost),
@@ -109,6 +130,8 @@ enum Phase {
     Refused(NotSentReason),
     /// Not sent, because the one session that it may go to is not the one in force.
     Misplaced,
+    /// A notification, handed over.
+    Told(Told),
     /// Its session ended after writing had begun.
     Lost,
     /// The caller gave it up before it was handed over.
@@ -118,6 +141,7 @@ enum Phase {
 /// What the connection has done with a ticket.
 pub(crate) enum Progress {
     Handed(Pending),
+    Told(Told),
     Refused(NotSentReason),
     Misplaced,
     Lost,
@@ -144,6 +168,19 @@ impl Ticket {
             attempt: attempt_limit,
             idle: along.idle,
         };
+        Self::with(attempt, Load::Request(request), waits, along)
+    }
+
+    pub(crate) fn of_notification(attempt: Attempt, notification: ClientNotification) -> Self {
+        let waits = Waits {
+            attempt: None,
+            idle: None,
+        };
+        let load = Load::Notification(Box::new(notification));
+        Self::with(attempt, load, waits, Along::default())
+    }
+
+    fn with(attempt: Attempt, load: Load, waits: Waits, along: Along) -> Self {
         let slot = Slot {
             cell: Arc::new(DispatchCell::new()),
             moved: false,
@@ -152,7 +189,7 @@ impl Ticket {
         };
         Self {
             attempt,
-            request,
+            load,
             waits,
             along,
             slot: Mutex::new(slot),
@@ -181,8 +218,20 @@ impl Ticket {
             wake(slot);
             return Handing::Dropped;
         }
-        // The request is kept, because it may be taken back and handed over again.
-        let request = ClientRequest::clone(&self.request);
+        let request = match &self.load {
+            // It is kept, because it may be taken back and handed over again.
+            Load::Request(request) => ClientRequest::clone(request),
+            Load::Notification(notification) => {
+                return match session.tell(ClientNotification::clone(notification)) {
+                    Ok(told) => {
+                        slot.phase = Phase::Told(told);
+                        wake(slot);
+                        Handing::Dropped
+                    }
+                    Err(_) => Handing::SessionOver,
+                };
+            }
+        };
         let handing = match session.hand_over(request, &slot.cell, &self.along) {
             Ok(mut pending) => {
                 told(&self.attempt, slot.moved);
@@ -221,6 +270,10 @@ impl Ticket {
         handing
     }
 
+    pub(crate) fn is_notification(&self) -> bool {
+        matches!(self.load, Load::Notification(_))
+    }
+
     pub(crate) fn refuse(&self, reason: NotSentReason) {
         let mut slot = self.slot();
         if matches!(slot.phase, Phase::Waiting) {
@@ -246,7 +299,11 @@ impl Ticket {
         match slot.phase {
             Phase::Handed(_) | Phase::Taken => slot.cell.was_begun(),
             Phase::Waiting => false,
-            Phase::Refused(_) | Phase::Misplaced | Phase::Lost | Phase::GivenUp => true,
+            Phase::Refused(_)
+            | Phase::Misplaced
+            | Phase::Told(_)
+            | Phase::Lost
+            | Phase::GivenUp => true,
         }
     }
 
@@ -308,6 +365,7 @@ impl Ticket {
                 slot.phase = Phase::GivenUp;
                 true
             }
+            Phase::Told(_) => false,
             Phase::Handed(_) | Phase::Taken | Phase::Lost => {
                 let won = slot.cell.recall();
                 if won {

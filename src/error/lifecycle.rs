@@ -212,6 +212,6 @@ pub enum ReconnectError {
         retry_in: Duration,
     },
     /// The connection is closed, or its supervisor is.
-    #[error("the connection is closed; open another one")]
+    #[error("the connection is closed; ask its supervisor for the name again, or open another one")]
     Closed,
 }

@@ -12,7 +12,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    Along, Connector, Session,
+    Along, Connector, Session, WantedLevel,
     standing::Standing,
     start::{NotStarted, Running, start},
 };
@@ -64,6 +64,7 @@ pub(crate) struct SessionArgs {
     pub(crate) connector: Arc<Connector>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) notices: Arc<Notices>,
+    pub(crate) log_level: Arc<WantedLevel>,
     pub(crate) pulse: Arc<Pulse>,
     pub(crate) command: watch::Receiver<Command>,
     /// Cancelled when the process and the transport are gone.
@@ -196,10 +197,12 @@ async fn begin(args: &SessionArgs, running: &mut Running) -> Result<Session, Not
     let limit = args.settings.limits.start;
     let mut exit = None;
     let starting = async {
-        let session = start(args, running).await?;
+        let mut session = start(args, running).await?;
         if args.probe && !probe(&session, limit).await {
             return Err(StartFailure::EndedDuringHandshake.into());
         }
+        session.log_level = Arc::clone(&args.log_level);
+        set_log_level(&session).await;
         Ok(session)
     };
     match tokio::time::timeout(limit, starting).await {
@@ -263,6 +266,26 @@ async fn probe(session: &Session, limit: Duration) -> bool {
         session.pulse.hear();
     }
     answered
+}
+
+/// Lets the log of the new session begin at the level that the connection has. Before any operation,
+/// and whatever the server says to it.
+async fn set_log_level(session: &Session) {
+    /// A server that does not answer keeps nobody for longer.
+    const LIMIT: Duration = Duration::from_secs(2);
+    let Some(request) = session.level_to_set() else {
+        return;
+    };
+    let cell = Arc::new(DispatchCell::new());
+    if let Ok(mut pending) = session.hand_over(request, &cell, &Along::default()) {
+        tokio::select! {
+            biased;
+            _ = pending.answer() => {}
+            () = session.pulse.ended() => {}
+            () = tokio::time::sleep(LIMIT) => {}
+        }
+        pending.settle();
+    }
 }
 
 /// Runs until the session ends or may end.

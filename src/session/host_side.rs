@@ -187,7 +187,6 @@ fn asked(request: &ServerRequest) -> Option<Asked> {
 /// it by itself. `key` is the server's name for it; `ct` is cancelled when nobody waits any more.
 ///
 /// It can be dropped at any time, and the handler's future with it.
-#[allow(dead_code, reason = "the rounds of `input_required` take it")]
 pub(crate) async fn answer_input(
     handler: &Handler,
     peer: Peer<RoleClient>,

@@ -4,7 +4,7 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::{ErrorCode, ProtocolVersion},
+    model::{ErrorCode, ProtocolVersion, TASKS_EXTENSION_ID},
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
@@ -155,15 +155,17 @@ pub(super) async fn start(
                 &settings.limits,
                 discover_limit(settings),
             );
-            negotiate(transport, host, &settings.era, pulse, running)
+            let session = negotiate(transport, host, settings, &settings.era, pulse, running)
                 .await
-                .map_err(|error| explain_http(error, &handshake))
+                .map_err(|error| explain_http(error, &handshake))?;
+            handshake.standing_stream().await;
+            Ok(session)
         }
         Connector::Custom(open, order) => {
             let open = Arc::clone(open);
             let opened = guarded(async move { open.open().await }).await?;
             let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
-            negotiate(transport, host, &settings.era, pulse, running)
+            negotiate(transport, host, settings, &settings.era, pulse, running)
                 .await
                 .map_err(explain)
         }
@@ -224,14 +226,15 @@ where
 {
     let era = &args.settings.era;
     let (lent, mut returned) = lend(transport);
-    let error = match negotiate(lent, host, era, &args.pulse, running).await {
+    let error = match negotiate(lent, host, &args.settings, era, &args.pulse, running).await {
         Err(error) if *era == Era::Automatic && serves_the_newer_era_alone(&error) => error,
         done => return done,
     };
     let (Ok(transport), Ok(host)) = (returned.try_recv(), HostSide::new(args)) else {
         return Err(error);
     };
-    negotiate(transport, host, &Era::Discover, &args.pulse, running).await
+    let era = &Era::Discover;
+    negotiate(transport, host, &args.settings, era, &args.pulse, running).await
 }
 
 /// Whether the server refused the `initialize` of the fall-back because it takes the newer era only.
@@ -254,6 +257,7 @@ fn serves_the_newer_era_alone(error: &ClientInitializeError) -> bool {
 async fn negotiate<T>(
     transport: T,
     mut host: HostSide,
+    settings: &Settings,
     era: &Era,
     pulse: &Arc<Pulse>,
     running: &mut Running,
@@ -264,6 +268,10 @@ where
     let config = &mut host.offered;
     // The newest revision that has an `initialize`: offered a newer one, some servers echo it.
     config.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
+    if settings.tasks {
+        let extensions = config.capabilities.extensions.get_or_insert_default();
+        extensions.entry(TASKS_EXTENSION_ID.to_owned()).or_default();
+    }
     let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
     let lifecycle = match era {
         Era::Automatic => ClientLifecycleMode::Auto {

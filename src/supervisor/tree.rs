@@ -9,6 +9,7 @@ use super::branch::Branch;
 use crate::{
     connection::{ConnectionActor, Line},
     event::What,
+    spec::Start,
 };
 
 pub(super) enum Message {
@@ -67,6 +68,9 @@ impl Actor for SupervisorActor {
                 let (child, _) =
                     Actor::spawn_linked(None, ConnectionActor, arguments, myself.get_cell())
                         .await?;
+                if line.settings.start == Start::Eager {
+                    line.warm_up();
+                }
                 tree.lines.push((child.get_cell(), line));
                 // Whoever opened it may have stopped waiting; it is found by its name.
                 let _ = reply.send(());

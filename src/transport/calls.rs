@@ -17,14 +17,14 @@ use crate::operation::{Progress, ProgressSink};
 /// Whoever wants to hear of one operation's progress: its reader, its idle limit, or both.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    sink: Option<ProgressSink>,
+    sink: Mutex<Option<ProgressSink>>,
     beats: watch::Sender<()>,
 }
 
 impl Listener {
     pub(crate) fn new(sink: Option<ProgressSink>) -> Self {
         Self {
-            sink,
+            sink: Mutex::new(sink),
             beats: watch::Sender::new(()),
         }
     }
@@ -36,9 +36,21 @@ impl Listener {
 
     fn hear(&self, progress: Progress) {
         self.beats.send_replace(());
-        if let Some(sink) = &self.sink {
+        let sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sink) = &*sink {
             sink.push(progress);
         }
+    }
+
+    /// The operation is over, and with it what its caller reads.
+    pub(crate) fn close(&self) {
+        let sink = self
+            .sink
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // Not under the lock: it wakes the reader.
+        drop(sink);
     }
 }
 

@@ -11,7 +11,10 @@ mod token;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -28,6 +31,7 @@ use rmcp::{
     },
 };
 use sse_stream::Sse;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use endpoint::Endpoint;
 #[cfg(all(feature = "oauth", feature = "tls"))]
@@ -66,17 +70,37 @@ const DELETE_LIMIT: Duration = Duration::from_secs(2);
 
 type Failure = StreamableHttpError<HttpError>;
 
-/// What the handshake's HTTP exchanges said, for the error of a session that does not start.
+/// How long a session's first request waits, at most, for the answer to its standing stream. There
+/// are servers that keep the head of that answer until they have something to say.
+const STANDING_LIMIT: Duration = Duration::from_millis(300);
+
+/// What the handshake's HTTP exchanges said, for the error of a session that does not start, and how
+/// far its standing stream is.
 #[derive(Default)]
-pub(crate) struct Handshake(Mutex<Option<WireReport>>);
+pub(crate) struct Handshake {
+    last: Mutex<Option<WireReport>>,
+    /// The server assigned a session, so a standing stream follows.
+    has_session: AtomicBool,
+    /// The standing stream was answered, whatever the answer.
+    standing: CancellationToken,
+}
 
 impl Handshake {
+    /// Waits until the server has the standing stream, or will not have one. What it asks of its
+    /// client goes there, and before that it has no way: a tool that asks somebody would wait for
+    /// ever.
+    pub(crate) async fn standing_stream(&self) {
+        if self.has_session.load(Ordering::Acquire) {
+            let _ = tokio::time::timeout(STANDING_LIMIT, self.standing.cancelled()).await;
+        }
+    }
+
     fn note(&self, report: &WireReport) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(report.clone());
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report.clone());
     }
 
     pub(crate) fn last(&self) -> Option<WireReport> {
-        self.0
+        self.last
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -310,6 +334,9 @@ impl HttpClient {
         }
         self.pulse.hear();
         let new_session = text_header(response.headers(), SESSION_ID);
+        if new_session.is_some() {
+            self.handshake.has_session.store(true, Ordering::Release);
+        }
         let Some(id) = exchange.request.clone() else {
             drain(response).await;
             return Ok(StreamableHttpPostResponse::Accepted);
@@ -685,9 +712,10 @@ impl StreamableHttpClient for HttpClient {
                 auth_header,
                 custom_headers,
             )
-            .await?;
+            .await;
+        self.handshake.standing.cancel();
         Ok(answer::standing(
-            response,
+            response?,
             Arc::clone(&self.pulse),
             self.max_answer_bytes,
         ))

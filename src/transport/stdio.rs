@@ -151,9 +151,10 @@ impl ServerProcess {
 }
 
 fn explain(spec: &StdioSpec, error: &std::io::Error) -> StartFailure {
-    let command = spec.command.to_string_lossy().chars().take(200).collect();
-    if let Some(dir) = spec.cwd.as_ref().filter(|dir| !dir.is_dir()) {
-        let dir = dir.to_string_lossy().chars().take(200).collect();
+    let command = spec.shown_command().chars().take(200).collect();
+    if spec.cwd.as_ref().is_some_and(|dir| !dir.is_dir()) {
+        let dir = spec.shown_cwd().unwrap_or_default();
+        let dir = dir.chars().take(200).collect();
         return StartFailure::NoWorkingDirectory { dir };
     }
     match error.kind() {

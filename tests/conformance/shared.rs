@@ -10,7 +10,6 @@ use rmcp::{
         ElicitationCapability, FormElicitationCapability, Implementation, ProtocolVersion, Tool,
     },
     service::RequestContext,
-    transport::auth::{AuthorizationManager, AuthorizationRequest, OAuthState},
 };
 use serde_json::{Map, Value, json};
 
@@ -21,8 +20,8 @@ pub(crate) type Ending<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 pub(crate) struct Scenario {
     pub(crate) name: String,
     pub(crate) url: String,
-    /// The revision to speak.
-    pub(crate) revision: String,
+    /// The revision to speak, where it names one.
+    pub(crate) revision: Option<String>,
     context: Value,
 }
 
@@ -35,8 +34,7 @@ impl Scenario {
         Ok(Self {
             name: env::var("MCP_CONFORMANCE_SCENARIO")?,
             url: env::args().next_back().ok_or("no address")?,
-            revision: env::var("MCP_CONFORMANCE_PROTOCOL_VERSION")
-                .unwrap_or_else(|_| "2025-11-25".to_owned()),
+            revision: env::var("MCP_CONFORMANCE_PROTOCOL_VERSION").ok(),
             context,
         })
     }
@@ -44,11 +42,12 @@ impl Scenario {
     /// Whether it speaks the era of `server/discover`. One mock server of that revision speaks the
     /// other one all the same.
     pub(crate) fn discovers(&self) -> bool {
-        self.revision.as_str() >= "2026-07-28" && self.name != "json-schema-ref-no-deref"
+        self.revision.as_deref() >= Some("2026-07-28") && self.name != "json-schema-ref-no-deref"
     }
 
-    pub(crate) fn needs_login(&self) -> bool {
-        self.name.starts_with("auth/")
+    /// Something that the scenario gives the client to know beforehand.
+    pub(crate) fn context(&self, name: &str) -> Option<&str> {
+        self.context[name].as_str()
     }
 
     /// The calls to make: those that the scenario names, or else one of each tool.
@@ -77,31 +76,6 @@ impl Scenario {
             .iter()
             .map(|tool| (tool.name.to_string(), arguments(&tool.input_schema)))
             .collect()
-    }
-
-    /// A login in the browser, without one: the mock authorisation server consents at once.
-    /// `challenge` is what the MCP server asked for.
-    pub(crate) async fn log_in(&self, challenge: Option<&str>) -> Ending<AuthorizationManager> {
-        let mut login = OAuthState::new(self.url.as_str(), None).await?;
-        let mut request = AuthorizationRequest::new("http://localhost:3000/callback")
-            .with_client_name("conformance")
-            .with_client_metadata_url("https://conformance-test.local/client-metadata.json");
-        let of_context = |name: &str| self.context[name].as_str();
-        if let Some(id) = of_context("client_id") {
-            request = request.with_preregistered_client(id);
-        }
-        if let Some(secret) = of_context("client_secret") {
-            request = request.with_client_secret(secret);
-        }
-        if let Some(challenge) = challenge {
-            request = request.with_challenge(challenge);
-        }
-        login.start_authorization(request).await?;
-        let page = login.get_authorization_url().await?;
-        login.handle_callback_url(&consent(&page).await?).await?;
-        Ok(login
-            .into_authorization_manager()
-            .ok_or("not authorised after the callback")?)
     }
 }
 

@@ -118,6 +118,16 @@ pub fn check() {
     if std::env::var_os("FOREIGN_WRITE").is_some() {
         std::fs::write(&path, &written).unwrap();
     }
+    for line in written.lines().filter(|line| line.contains('→')) {
+        for name in line.rsplit('→').next().unwrap_or_default().split('`') {
+            let Some((file, test)) = name.split_once("::") else {
+                continue;
+            };
+            let file = path.with_file_name(format!("../tests/{file}.rs"));
+            let text = std::fs::read_to_string(&file).unwrap();
+            assert!(text.contains(&format!("fn {test}()")), "{name}");
+        }
+    }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(
         there, written,

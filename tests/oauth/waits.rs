@@ -220,3 +220,48 @@ async fn a_file_that_holds_something_else_is_an_error_that_repeats_none_of_it() 
     })
     .await;
 }
+
+/// Makes the credentials in a file older than they are, by seconds.
+fn age(file: &Path, seconds: u64) {
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut kept: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let received = kept["granted"]["token_received_at"].as_u64().unwrap();
+    kept["granted"]["token_received_at"] = json!(received - seconds);
+    std::fs::write(file, kept.to_string()).unwrap();
+}
+
+#[tokio::test]
+async fn in_the_first_half_of_the_margin_nobody_waits_for_the_new_token() {
+    bounded(async {
+        for (age_now, waits) in [(2_200, false), (3_590, true)] {
+            let authority = Authority::start().await;
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("credentials.json");
+            // Of an hour, so that half of it is the margin.
+            let source = || {
+                let oauth = authority.oauth().store(FileStore::new(&file));
+                let oauth = oauth.refresh_margin(Duration::from_secs(3_600));
+                oauth.limit(Duration::from_secs(4)).build().unwrap()
+            };
+            authorise(&source()).await;
+            age(&file, age_now);
+            authority.book().token_delay = Duration::from_secs(600);
+            let ours = Ours::with(&authority, &source(), &initialize()).await;
+            let began = Instant::now();
+            // Where it is waited for it does not come, and the old one is good for a moment yet.
+            ours.call("echo").await.unwrap();
+            ours.call("echo").await.unwrap();
+            assert_eq!(
+                began.elapsed() >= Duration::from_secs(4),
+                waits,
+                "{age_now}"
+            );
+            until("a new one was asked for", || {
+                authority.book().asked_for_tokens > 1
+            })
+            .await;
+            ours.close().await;
+        }
+    })
+    .await;
+}

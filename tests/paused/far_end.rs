@@ -163,6 +163,15 @@ impl FarEnd {
             .await;
     }
 
+    /// Asks the host's person something.
+    pub(crate) async fn ask(&mut self, id: &str) {
+        let schema = json!({"type": "object", "properties": {}});
+        let params = json!({"mode": "form", "message": "who?", "requestedSchema": schema});
+        let method = "elicitation/create";
+        self.send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            .await;
+    }
+
     /// Something that is about no call.
     pub(crate) async fn notify(&mut self) {
         let method = "notifications/tools/list_changed";

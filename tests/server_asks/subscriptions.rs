@@ -504,3 +504,37 @@ async fn a_subscription_that_cannot_be_is_an_error_at_once() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_catalog_has_its_lists_told_of_in_the_newest_revision() {
+    for wire in [Wire::Stdio, Wire::Http] {
+        bounded(async {
+            let listed = tell("notifications/tools/list_changed", json!({}), true);
+            let script = json!({
+                "log_messages": true,
+                "capabilities": {"tools": {"listChanged": true}, "prompts": {}},
+                "rules": [{"on": "subscriptions/listen", "do": [
+                    acknowledged(json!({"toolsListChanged": true})),
+                    {"wait_file": "poke"}, listed, "hang",
+                ]}],
+            });
+            let world = World::new(wire, Era::Discover, script).await;
+            let (supervisor, server) = open(quick(&world)).await;
+            server.catalog().tools().await.unwrap();
+            until("it listens", || world.bed.read("subscriptions/listen") == 1).await;
+            let messages = world.bed.messages();
+            let listen = messages
+                .iter()
+                .find(|m| m["method"] == "subscriptions/listen")
+                .unwrap();
+            // What the server does not declare it is not asked for.
+            let asked = &listen["params"]["notifications"];
+            assert_eq!(asked, &json!({"toolsListChanged": true}));
+            let read = world.bed.read("tools/list");
+            world.bed.touch("poke");
+            until("it is read again", || world.bed.read("tools/list") > read).await;
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}

@@ -8,12 +8,13 @@ use crate::source::{
 };
 
 /// The rooms from the first to the last; each may name those before it and itself.
-pub(crate) const READING_ORDER: [&str; 21] = [
+pub(crate) const READING_ORDER: &[&str] = &[
     "operation",
     "credentials",
     "evidence",
     "policy",
     "spec",
+    "config",
     "event",
     "error",
     "telemetry",
@@ -34,12 +35,13 @@ pub(crate) const READING_ORDER: [&str; 21] = [
 
 /// (module, what it must not name): crates and their parts, or modules of this crate as `crate::name`.
 /// A path that merely passes through counts too: `rmcp` forbids `rmcp::model::Tool`.
-const BANS: [(&str, &[&str]); 15] = [
+const BANS: &[(&str, &[&str])] = &[
     ("operation", &["tokio", "rmcp::transport"]),
     ("credentials", &["rmcp", "tokio"]),
     ("evidence", &["rmcp", "tokio"]),
     ("policy", &["crate::journal", "tokio::time"]),
     ("spec", &["ractor"]),
+    ("config", &["ractor", "rmcp", "tokio"]),
     ("error", &["ractor"]),
     ("journal", &["crate::connection"]),
     ("transport", &["crate::policy", "crate::journal"]),

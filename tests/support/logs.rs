@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 use tracing_subscriber::fmt::MakeWriter;
@@ -21,6 +21,22 @@ impl Logs {
             .with_writer(logs.clone())
             .finish();
         (logs, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// All that this process logs, of whatever crate, in everything but `trace`. One subscriber for
+    /// all tests: a place in the code that logs first under none, in another test, may stay silent.
+    pub fn everything() -> Self {
+        static EVERYTHING: LazyLock<Logs> = LazyLock::new(|| {
+            let logs = Logs::default();
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_ansi(false)
+                .with_writer(logs.clone())
+                .finish();
+            tracing::subscriber::set_global_default(subscriber).expect("it is the first one");
+            logs
+        });
+        EVERYTHING.clone()
     }
 
     pub fn text(&self) -> String {
