@@ -273,9 +273,10 @@ impl fmt::Display for Trailer<'_> {
 
 /// An error that the server answered with, whole.
 ///
-/// Its [`Display`](fmt::Display) shows the code alone: a server's message may repeat arguments, and
-/// the text of an error ends up in logs. The message is in [`message`](Self::message).
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+/// Its [`Display`](fmt::Display) and its [`Debug`](fmt::Debug) show the code alone: a server's message
+/// may repeat arguments, and the text of an error ends up in logs. The message is in
+/// [`message`](Self::message).
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[error("the server answered with JSON-RPC error {code}")]
 pub struct ServerError {
     /// The JSON-RPC code.
@@ -284,6 +285,14 @@ pub struct ServerError {
     pub message: String,
     /// The server's data, as sent.
     pub data: Option<serde_json::Value>,
+}
+
+impl fmt::Debug for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerError")
+            .field("code", &self.code)
+            .finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]

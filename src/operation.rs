@@ -587,12 +587,21 @@ impl fmt::Debug for ToolCall {
 }
 
 /// A page of a list: the first one, or the one behind a cursor.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Page {
     pub(crate) cursor: Option<String>,
     pub(crate) budget: Budget,
 }
 budget_setters!(Page);
+
+impl fmt::Debug for Page {
+    /// Shows nothing of the cursor, which is the server's own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Page")
+            .field("is_first", &self.cursor.is_none())
+            .finish_non_exhaustive()
+    }
+}
 
 impl Page {
     /// The first page.
@@ -763,6 +772,31 @@ mod tests {
         assert!(!format!("{call:?}").contains("4242"));
         let prompt = PromptGet::new("p").argument("secret", "hunter2");
         assert!(!format!("{prompt:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn only_what_changes_nothing_by_definition_is_a_read() {
+        use OperationKind as K;
+        for kind in [
+            K::ListTools,
+            K::GetPrompt,
+            K::Complete,
+            K::GetSkill,
+            K::GetTask,
+            K::Ping,
+        ] {
+            assert!(kind.is_read(), "{kind:?}");
+        }
+        for kind in [
+            K::ToolCall,
+            K::Custom,
+            K::SetLogLevel,
+            K::UpdateTask,
+            K::CancelTask,
+            K::Notification,
+        ] {
+            assert!(!kind.is_read(), "{kind:?}");
+        }
     }
 
     #[test]

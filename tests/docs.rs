@@ -14,9 +14,11 @@ const DOCUMENTS: &[&str] = &[
     "README.md",
     "CHANGELOG.md",
     "docs/agents.md",
+    "docs/protocol.md",
     "docs/architecture.md",
     "docs/authorisation.md",
     "docs/cases.md",
+    "docs/catalog.md",
     "docs/configuration.md",
     "docs/conformance.md",
     "docs/handlers.md",
@@ -26,9 +28,10 @@ const DOCUMENTS: &[&str] = &[
 ];
 
 /// Where every list item and every row of a table is a promise, beside the semantics.
-const PROMISING: [&str; 3] = [
+const PROMISING: &[&str] = &[
     "docs/agents.md",
     "docs/authorisation.md",
+    "docs/catalog.md",
     "docs/handlers.md",
 ];
 

@@ -13,7 +13,7 @@ use crate::operation::{Generation, OperationId, TaskHandle};
 /// A tool's own error ([`is_error`](Self::is_error)) is an answer like any other: the tool ran and
 /// said so. The type is the crate's own, so that what is decoded when can change without breaking
 /// anybody; [`into_rmcp`](Self::into_rmcp) gives rmcp's.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ToolAnswer {
     pub(super) body: Body,
     pub(super) operation: OperationId,
@@ -24,11 +24,23 @@ pub struct ToolAnswer {
     pub(super) task: Option<TaskHandle>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) enum Body {
     Complete(CallToolResult),
     InputRequired(InputRequiredResult),
     Task(CreateTaskResult),
+}
+
+impl std::fmt::Debug for ToolAnswer {
+    /// Shows where the answer comes from, and nothing of what the tool said.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ToolAnswer")
+            .field("kind", &self.kind())
+            .field("operation", &self.operation)
+            .field("generation", &self.generation)
+            .field("attempts", &self.attempts)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What kind of answer a tool gave.

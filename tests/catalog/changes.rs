@@ -2,38 +2,63 @@
 
 use std::time::Duration;
 
-use mcp_supervisor::{What, catalog::Stale, connection::ConnectionState, operation::ListKind};
+use mcp_supervisor::{
+    Connection, Era, What, catalog::Stale, connection::ConnectionState, operation::ListKind,
+};
 use serde_json::{Value, json};
 
 use super::lists::names;
 use crate::support::{
     bounded, initialize, until,
-    world::{WIRES, Wire, World, echo, open, shut_down, told, until_told},
+    world::{WIRES, Wire, World, echo, everywhere, open, shut_down, told, until_told},
 };
 
-/// A call of `echo` brings this many notices that the tools changed.
+/// A server whose tools change with the file `changed`, and that tells so this many times: after a
+/// call of `echo`, and in 2026-07-28 to whoever asked to be told, at once.
 fn noisy(notices: usize) -> Value {
-    let notice = json!({"notify": {"method": "notifications/tools/list_changed"}});
-    let mut steps = vec![notice; notices];
-    steps.push(json!("answer"));
-    json!({"tools": [
+    let notice = |params: Value| json!({"notify": {"method": "notifications/tools/list_changed", "params": params}});
+    let mut call = vec![notice(json!({})); notices];
+    call.push(json!("answer"));
+    let standing = json!({"io.modelcontextprotocol/subscriptionId": "$id"});
+    let mut listen = vec![
+        json!({"notify": {"method": "notifications/subscriptions/acknowledged",
+            "params": {"notifications": {"toolsListChanged": true}, "_meta": standing}}}),
+        json!({"touch": "listening"}),
+        json!({"wait_file": "changed"}),
+    ];
+    listen.extend(vec![notice(json!({"_meta": standing})); notices]);
+    listen.push(json!("hang"));
+    json!({"ttl_ms": 600_000,
+        "tools": [
             {"name": "late", "if_file": "changed"},
             {"name": "slow", "if_file": "changed", "description": "Changed."},
             {"name": "big", "if_file": "changed", "remove": true}],
-        "rules": [{"on": "tools/call", "tool": "echo", "do": steps}]})
+        "rules": [
+            {"on": "tools/call", "tool": "echo", "do": call},
+            {"on": "subscriptions/listen", "do": listen}]})
+}
+
+/// Changes the tools, and has the server tell so.
+async fn change(world: &World, server: &Connection) {
+    if world.era == Era::Discover {
+        world.bed.until_file("listening").await;
+        world.bed.touch("changed");
+    } else {
+        world.bed.touch("changed");
+        server.call_tool(echo()).await.unwrap();
+    }
 }
 
 #[tokio::test]
 async fn a_hundred_notices_in_a_burst_are_a_few_readings_and_one_difference() {
-    for wire in WIRES {
+    for (wire, era) in everywhere() {
         bounded(async {
-            let world = World::new(wire, initialize(), noisy(100)).await;
+            let world = World::new(wire, era, noisy(100)).await;
             let (supervisor, server) = open(world.spec()).await;
             let mut events = supervisor.events();
             let catalog = server.catalog();
             catalog.tools().await.unwrap();
-            world.bed.touch("changed");
-            server.call_tool(echo()).await.unwrap();
+            change(&world, &server).await;
 
             let event = until_told(&mut events, |w| matches!(w, What::CatalogChanged { .. })).await;
             let What::CatalogChanged {
@@ -75,7 +100,7 @@ async fn a_hundred_notices_in_a_burst_are_a_few_readings_and_one_difference() {
 
 #[tokio::test]
 async fn between_the_notice_and_the_reading_the_list_is_stale_and_a_use_reads_it_at_once() {
-    for wire in WIRES {
+    for (wire, era) in everywhere() {
         bounded(async {
             let mut script = noisy(1);
             script["rules"]
@@ -83,12 +108,11 @@ async fn between_the_notice_and_the_reading_the_list_is_stale_and_a_use_reads_it
                 .unwrap()
                 .push(json!({"on": "tools/list", "nth": 2,
                 "do": [{"touch": "asked"}, {"wait_file": "go"}, "answer"]}));
-            let world = World::new(wire, initialize(), script).await;
+            let world = World::new(wire, era, script).await;
             let (supervisor, server) = open(world.spec()).await;
             let catalog = server.catalog();
             catalog.tools().await.unwrap();
-            world.bed.touch("changed");
-            server.call_tool(echo()).await.unwrap();
+            change(&world, &server).await;
             until("the notice is heard", || {
                 let known = catalog.known_tools();
                 known.is_some_and(|list| matches!(list.stale(), Some(Stale::Changed)))
