@@ -101,6 +101,8 @@ pub enum What {
     AttemptStarted {
         /// The operation.
         operation: OperationId,
+        /// What it asks.
+        kind: OperationKind,
         /// This attempt of it.
         attempt: AttemptId,
         /// The session.
@@ -112,8 +114,8 @@ pub enum What {
         repeats: Option<Ground>,
         /// It was handed over before, to a session that ended without having sent any of it.
         moved: bool,
-        /// How long it had waited: for a place, in the mailbox, and for a session. Of a repeat, since
-        /// it was decided on.
+        /// How long it had waited: for a place, in the mailbox, and for a session. Of a repeat or a
+        /// later round, since it was decided on.
         waited: Duration,
     },
     /// An operation is over: its caller has its answer or its error, or went away.

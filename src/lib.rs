@@ -129,8 +129,9 @@
 //! | [`link`] | a supervisor below an actor of the host's own |
 //!
 //! The crate is for Unix. OAuth is the feature `oauth`, off by default; [`credentials`] is the seam for a
-//! source of tokens of the host's own. The features `stdio`, `http` and `tls` are all on by
-//! default.
+//! source of tokens of the host's own. The features `stdio`, `http`, `tls` and `metrics` are
+//! on by default; `otel` sends the trace context of an operation's span to the servers that a host
+//! trusts with it.
 
 //!
 //! TLS is rustls. Where the program has installed no crypto provider of its own by the time the first

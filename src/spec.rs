@@ -300,6 +300,8 @@ pub struct HttpSpec {
     pub(crate) tokens: Option<Tokens>,
     pub(crate) resend_after_401: bool,
     pub(crate) http2_prior_knowledge: bool,
+    /// Whether a configuration file says that the host supplies the tokens.
+    pub(crate) tokens_of_host: bool,
     /// How a configuration file writes the URL, where it holds variables: that is shown, and not
     /// what the variables hold.
     pub(crate) written_url: Option<String>,
@@ -325,6 +327,7 @@ impl HttpSpec {
             tokens: None,
             resend_after_401: false,
             http2_prior_knowledge: false,
+            tokens_of_host: false,
             written_url: None,
         }
     }
@@ -591,6 +594,31 @@ impl ConnectionSpec {
         self
     }
 
+    /// Gets the token of each request from this source, as [`HttpSpec::credentials`]: for a
+    /// connection over HTTP that a configuration file describes. Any other has no use for it.
+    #[must_use]
+    pub fn credentials(mut self, source: impl TokenSource + 'static) -> Self {
+        if let TransportSpec::Http(spec) = self.transport {
+            let spec = spec.credentials(source);
+            self.settings.resend_with = spec.tokens.clone().filter(|_| spec.resend_after_401);
+            self.transport = TransportSpec::Http(spec);
+        }
+        self
+    }
+
+    /// Whether all that only the host can supply is there.
+    pub(crate) fn is_complete(&self) -> Result<(), SpecError> {
+        match &self.transport {
+            TransportSpec::Http(spec) if spec.tokens_of_host && spec.tokens.is_none() => {
+                Err(SpecError::Http {
+                    what: "credentials",
+                    why: "they are the host's to supply, and it has supplied none".into(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Probes a silent server.
     #[must_use]
     pub fn keep_alive(mut self, keep_alive: KeepAlive) -> Self {
@@ -637,7 +665,7 @@ impl HttpSpec {
             let why = why.to_owned();
             Err(SpecError::Http { what, why })
         };
-        if self.tokens.is_none() && self.resend_after_401 {
+        if self.tokens.is_none() && self.resend_after_401 && !self.tokens_of_host {
             return objection("resend_after_401", "there are no credentials to renew");
         }
         if self.tokens.is_some() && self.bearer.is_some() {

@@ -510,6 +510,7 @@ pub struct ConnectionReport {
 /// Checks a spec, and builds what its sessions come from.
 fn source_of(spec: &ConnectionSpec) -> Result<LineSource, SpecError> {
     spec.check()?;
+    spec.is_complete()?;
     Ok(LineSource::Owned(Arc::new(Connector::new(spec)?)))
 }
 

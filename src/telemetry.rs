@@ -83,6 +83,7 @@ pub(crate) struct Watch<'a> {
     pub(crate) seen: Seen,
     attempts: u32,
     attempting: bool,
+    waited: bool,
     over: bool,
 }
 
@@ -98,6 +99,7 @@ impl<'a> Watch<'a> {
             seen: Seen::default(),
             attempts: 0,
             attempting: false,
+            waited: false,
             over: false,
         }
     }
@@ -106,8 +108,12 @@ impl<'a> Watch<'a> {
         self.span.clone()
     }
 
-    pub(crate) fn began(&self) -> Instant {
-        self.began
+    /// Since when the next attempt waits: the first since the operation began, any other since now.
+    pub(crate) fn waits_since(&mut self) -> Instant {
+        match std::mem::replace(&mut self.waited, true) {
+            false => self.began,
+            true => Instant::now(),
+        }
     }
 
     /// Puts the trace context of the operation's span into the request, where the connection's

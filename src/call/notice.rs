@@ -35,7 +35,7 @@ impl Caller<'_> {
             return Err(not_sent(NotSentReason::Closed));
         }
         let _permit = admit(line, &times).await.map_err(not_sent)?;
-        let attempt = Attempt::first(id, AttemptId::mint());
+        let attempt = Attempt::first(id, kind, AttemptId::mint());
         let ticket = Arc::new(Ticket::of_notification(attempt, notification));
         let Some(alive) = line.submit(Arc::clone(&ticket)) else {
             return Err(not_sent(no_mailbox(line)));

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{ClientRequest, ServerResult};
-use tokio::{sync::SemaphorePermit, time::Instant};
+use tokio::sync::SemaphorePermit;
 use tracing::Instrument as _;
 
 use super::{
@@ -250,13 +250,11 @@ impl Operation<'_> {
                 .await
                 .map_err(|error| NotSentReason::Journal(Arc::from(error)))?;
         }
-        let since = match repeats {
-            None => self.watch.began(),
-            Some(_) => Instant::now(),
-        };
+        let since = self.watch.waits_since();
         self.attempts += 1;
         let this = Attempt {
             operation: self.id,
+            kind: self.kind,
             id: attempt_id,
             number: self.attempts,
             only_in,

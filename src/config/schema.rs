@@ -41,6 +41,10 @@ fn each_object_has_the_same_fields_in_the_schema_and_in_the_parser() {
             "/definitions/sessionEnded".into(),
             settings::SESSION_ENDED.to_vec(),
         ),
+        (
+            "/definitions/credentials".into(),
+            settings::CREDENTIALS.to_vec(),
+        ),
         (contract.into(), settings::CONTRACT.to_vec()),
         (
             format!("{contract}/properties/keyed"),

@@ -5,7 +5,7 @@ use super::{
     expand::Variables,
     fields::{Field, Object, nearest},
     problem::{ConfigProblem, Fault, Oddity, Position},
-    settings::{Inherited, NAMESPACE, Own},
+    settings::{Inherited, NAMESPACE, ONE_SERVER, Own},
 };
 use crate::spec::{ConnectionSpec, HttpSpec, SpecError, StdioSpec};
 
@@ -215,7 +215,7 @@ fn stdio(
     variables: &Variables,
     read: &mut Read,
 ) -> Result<StdioSpec, Fault> {
-    not_for(object, &["bearerToken", "http2PriorKnowledge"], "HTTP")?;
+    not_for(object, &ONE_SERVER, "HTTP")?;
     let command = object
         .find("command")
         .ok_or_else(|| missing(root, "command"))?;
@@ -286,6 +286,8 @@ fn http(
     if let Some(token) = &own.bearer {
         spec = spec.bearer(token);
     }
+    spec.tokens_of_host = own.tokens_of_host;
+    spec = spec.resend_after_401(own.resend_after_401);
     if own.http2_prior_knowledge {
         spec = spec.http2_prior_knowledge();
     }
@@ -304,6 +306,10 @@ pub(super) fn field_of(error: &SpecError, address: &str) -> Option<String> {
             what: "bearer token",
             ..
         } => format!("/{NAMESPACE}/bearerToken"),
+        SpecError::Http {
+            what: "credentials" | "resend_after_401",
+            ..
+        } => format!("/{NAMESPACE}/credentials"),
         SpecError::Http { .. } | SpecError::NotCompiled { .. } => return None,
         settings => format!("/{NAMESPACE}{}", setting_of(settings)),
     })

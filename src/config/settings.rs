@@ -32,7 +32,7 @@ pub(super) const COMMON: [&str; 12] = [
 ];
 
 /// Settings of single servers: a credential is nobody's default.
-pub(super) const ONE_SERVER: [&str; 2] = ["bearerToken", "http2PriorKnowledge"];
+pub(super) const ONE_SERVER: [&str; 3] = ["bearerToken", "credentials", "http2PriorKnowledge"];
 
 pub(super) const LIMITS: [&str; 16] = [
     "total",
@@ -57,6 +57,7 @@ pub(super) const BACKOFF: [&str; 2] = ["base", "cap"];
 pub(super) const REPEATS: [&str; 2] = ["maxAttempts", "backoff"];
 pub(super) const KEEP_ALIVE: [&str; 2] = ["every", "timeout"];
 pub(super) const SESSION_ENDED: [&str; 3] = ["builtIn", "phrases", "codes"];
+pub(super) const CREDENTIALS: [&str; 2] = ["owner", "resendAfter401"];
 pub(super) const CONTRACT: [&str; 2] = ["keyed", "status"];
 pub(super) const KEYED: [&str; 1] = ["argument"];
 pub(super) const STATUS: [&str; 3] = ["tool", "argument", "absenceFinalAfter"];
@@ -80,6 +81,9 @@ pub(super) struct Own {
     pub(super) inherited: Inherited,
     pub(super) bearer: Option<String>,
     pub(super) http2_prior_knowledge: bool,
+    /// The host supplies the tokens.
+    pub(super) tokens_of_host: bool,
+    pub(super) resend_after_401: bool,
 }
 
 impl Own {
@@ -156,6 +160,14 @@ impl Own {
         object.set("bearerToken", &mut self.bearer, |field| {
             field.text().map(Some)
         })?;
+        if let Some(field) = object.find("credentials") {
+            let object = field.object()?;
+            object.only(&CREDENTIALS)?;
+            object.set("owner", &mut self.tokens_of_host, |field| {
+                field.one_of(&[("file", false), ("host", true)])
+            })?;
+            object.set("resendAfter401", &mut self.resend_after_401, Field::flag)?;
+        }
         object.set(
             "http2PriorKnowledge",
             &mut self.http2_prior_knowledge,

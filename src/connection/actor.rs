@@ -589,6 +589,7 @@ impl Working {
         let told = |attempt: &Attempt, moved: bool| {
             self.line.tell(What::AttemptStarted {
                 operation: attempt.operation,
+                kind: attempt.kind,
                 attempt: attempt.id,
                 generation,
                 number: attempt.number,

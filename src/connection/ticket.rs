@@ -18,7 +18,7 @@ use crate::{
     error::NotSentReason,
     event::Ground,
     evidence::DispatchCell,
-    operation::{AttemptId, Generation, OperationId},
+    operation::{AttemptId, Generation, OperationId, OperationKind},
     session::{Along, NotTaken, Pending, Session, Told},
     telemetry::Seen,
 };
@@ -40,6 +40,7 @@ enum Load {
 /// Which attempt of which operation a ticket is.
 pub(crate) struct Attempt {
     pub(crate) operation: OperationId,
+    pub(crate) kind: OperationKind,
     pub(crate) id: AttemptId,
     pub(crate) number: u32,
     /// The one session that it may run on, where its contract has looked at that session.
@@ -52,9 +53,10 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// The first one, on whatever session.
-    pub(crate) fn first(operation: OperationId, id: AttemptId) -> Self {
+    pub(crate) fn first(operation: OperationId, kind: OperationKind, id: AttemptId) -> Self {
         Self {
             operation,
+            kind,
             id,
             number: 1,
             only_in: None,

@@ -71,6 +71,7 @@ pub(super) fn log(name: &str, ownership: Ownership, what: &What) {
         }
         What::AttemptStarted {
             operation,
+            kind,
             attempt,
             generation,
             number,
@@ -81,6 +82,7 @@ pub(super) fn log(name: &str, ownership: Ownership, what: &What) {
             tracing::trace!(
                 connection = name,
                 %operation,
+                method = kind.method(),
                 %attempt,
                 generation = generation.0,
                 number,

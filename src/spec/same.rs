@@ -44,6 +44,7 @@ impl HttpSpec {
             headers,
             bearer,
             tokens: _,
+            tokens_of_host,
             resend_after_401,
             http2_prior_knowledge,
             written_url: _,
@@ -51,6 +52,7 @@ impl HttpSpec {
         *url == other.url
             && *headers == other.headers
             && *bearer == other.bearer
+            && *tokens_of_host == other.tokens_of_host
             && *resend_after_401 == other.resend_after_401
             && *http2_prior_knowledge == other.http2_prior_knowledge
     }

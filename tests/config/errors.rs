@@ -208,6 +208,9 @@ fn each_error_of_a_server_names_file_server_field_and_place() {
             "/mcp-supervisor/bearerToken",
             "servers over HTTP",
         ),
+        (own(r#"{ "credentials": { "owner": "host" } }"#), "/mcp-supervisor/credentials", "servers over HTTP"),
+        (r#"{ "url": "http://h", "mcp-supervisor": { "credentials": { "owner": "hst" } } }"#.into(), "/mcp-supervisor/credentials/owner", "`host`"),
+        (r#"{ "url": "http://h", "mcp-supervisor": { "credentials": { "resendAfter401": true } } }"#.into(), "/mcp-supervisor/credentials", "no credentials to renew"),
         (own("3"), "/mcp-supervisor", "write an object"),
     ] {
         let error = error_of(&object);

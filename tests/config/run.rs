@@ -5,6 +5,7 @@ use std::{error::Error, fmt::Write as _};
 use mcp_supervisor::{
     Configuration, ConnectionSpec, Era, Received, Supervisor, ToolCall,
     config::ConfigReader,
+    credentials::{AccessToken, BoxFuture, CredentialsError, Refusal, TokenSource},
     supervisor::{ApplyError, ApplyReport, ServerChange},
 };
 use serde_json::{Value, json};
@@ -215,6 +216,59 @@ async fn a_child_is_given_a_minimal_environment_and_what_the_file_names() {
             }
         }
         shut_down(supervisor).await;
+    })
+    .await;
+}
+
+/// A host's own source of tokens.
+struct Tokens;
+
+impl TokenSource for Tokens {
+    fn token(&self) -> BoxFuture<'_, Result<Option<AccessToken>, CredentialsError>> {
+        Box::pin(async { Ok(Some(AccessToken::new("of-the-host"))) })
+    }
+
+    fn refused(&self, _: &Refusal) {}
+}
+
+#[tokio::test]
+async fn a_server_whose_tokens_are_the_hosts_is_opened_with_them_and_not_without() {
+    bounded(async {
+        for era in eras() {
+            let bed = Bed::new(json!({ "log_messages": true }));
+            let http = bed.http().await;
+            let own = json!({
+                "era": word(&era),
+                "credentials": { "owner": "host", "resendAfter401": true }
+            });
+            let file =
+                json!({ "mcpServers": { "one": { "url": http.url(), "mcp-supervisor": own } } });
+            let configuration = reader(&[]).parse("mcp.json", file.to_string()).unwrap();
+            let supervisor = supervisor().await;
+            let report = supervisor.apply(&configuration).await;
+            let ServerChange::Failed {
+                error: ApplyError::Config(error),
+                still_running: false,
+            } = &report.changes["one"]
+            else {
+                panic!("{report:?}");
+            };
+            assert_eq!(error.field.as_deref(), Some("/mcp-supervisor/credentials"));
+            let report = supervisor
+                .apply_with(&configuration, |_, spec| spec.credentials(Tokens))
+                .await;
+            assert_eq!(report.changes["one"], ServerChange::Added);
+            call(&supervisor, "one", "echo").await;
+            let lines = std::fs::read_to_string(bed.file("messages")).unwrap();
+            for line in lines.lines() {
+                let line: Value = serde_json::from_str(line).unwrap();
+                assert_eq!(
+                    line["http"]["headers"]["authorization"],
+                    "Bearer of-the-host"
+                );
+            }
+            shut_down(supervisor).await;
+        }
     })
     .await;
 }

@@ -107,7 +107,7 @@ fn camel(name: &str) -> String {
 }
 
 /// What can be set in code, and is not set in files: it is code.
-const CODE_ALONE: [&str; 3] = ["handler", "credentials", "resend_after_401"];
+const CODE_ALONE: [&str; 1] = ["handler"];
 
 /// What has another name in files, because other hosts gave it one.
 const RENAMED: [(&str, &str); 9] = [

@@ -1,8 +1,8 @@
 //! Completions, templates, skills and the level of the log.
 
 use mcp_supervisor::{
-    CallError, Completion, DirectoryRead, Era, LogLevel, OperationId, Page, SkillGet, ToolCall,
-    error::NotSentReason,
+    CallError, Completion, DirectoryRead, Era, LogLevel, OperationId, Page, Received, SkillGet,
+    ToolCall, What, error::NotSentReason, operation::OperationKind,
 };
 use serde_json::{Value, json};
 
@@ -197,7 +197,7 @@ async fn a_level_that_the_server_refuses_is_not_sent_again() {
 async fn a_caller_can_choose_the_operation_id_and_add_to_the_meta_but_not_replace_the_token() {
     bounded(async {
         for (over, era) in lanes(&BOTH) {
-            let rig = Rig::new(over, era, json!({"log_messages": true})).await;
+            let mut rig = Rig::new(over, era, json!({"log_messages": true})).await;
             let id = OperationId::mint();
             let call = ToolCall::new("echo", json!({}))
                 .operation_id(id)
@@ -205,6 +205,18 @@ async fn a_caller_can_choose_the_operation_id_and_add_to_the_meta_but_not_replac
                 .meta("progressToken", json!("mine"));
             let answer = rig.connection.call_tool(call).await.unwrap();
             assert_eq!(answer.operation(), id);
+            loop {
+                let Some(Received::Event(event)) = rig.events.next().await else {
+                    panic!("an event was missed")
+                };
+                if let What::AttemptStarted {
+                    operation, kind, ..
+                } = event.what
+                {
+                    assert_eq!((operation, kind), (id, OperationKind::ToolCall));
+                    break;
+                }
+            }
             let sent = params(&rig, "tools/call").remove(0);
             assert_eq!(sent["_meta"]["example/tenant"], "t-1");
             assert!(sent["_meta"]["progressToken"].is_number(), "{sent}");

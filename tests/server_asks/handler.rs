@@ -334,7 +334,7 @@ async fn over_http_only_the_call_that_is_asked_about_has_its_clock_held() {
     bounded(async {
         let script = json!({"rules": [
             {"on": "tools/call", "tool": "echo", "do": [
-                form("h-1"), {"wait_file": "answered"}, "answer",
+                {"wait_file": "ask"}, form("h-1"), {"wait_file": "answered"}, "answer",
             ]},
             {"on": "tools/call", "tool": "charge", "do": ["hang"]},
             {"on": "response", "do": [{"touch": "answered"}]},
@@ -344,16 +344,19 @@ async fn over_http_only_the_call_that_is_asked_about_has_its_clock_held() {
             let host = Host::new(Person::Waits);
             let (supervisor, server) = open(spec(&world, &host)).await;
             let server = server.share();
-            let asked = {
+            let call = |call: ToolCall| {
                 let server = server.clone();
-                let call = echo().deadline(Duration::from_secs(3));
                 tokio::spawn(async move { server.call_tool(call).await })
             };
+            let asked = call(echo().deadline(Duration::from_secs(3)));
+            let other = ToolCall::new("charge", json!({})).deadline(Duration::from_secs(2));
+            let other = call(other);
+            until("both are there", || world.bed.read("tools/call") == 2).await;
+            world.bed.touch("ask");
             until("it was asked", || host.count(&host.at_once) == 1).await;
-            let other = ToolCall::new("charge", json!({})).deadline(Duration::from_millis(300));
-            let error = server.call_tool(other).await.unwrap_err();
+            let error = other.await.unwrap().unwrap_err();
             assert!(matches!(unknown(&error), UnknownCause::DeadlinePassed(_)));
-            tokio::time::sleep(Duration::from_millis(3_200)).await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
             host.speak.notify_waiters();
             asked.await.unwrap().unwrap();
             shut_down(supervisor).await;
