@@ -356,7 +356,8 @@ async fn a_server_that_is_removed_while_it_starts_is_not_started() {
     .await;
 }
 
-#[tokio::test]
+// On several threads, so that the removal can overtake the start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_server_that_is_removed_before_its_eager_start_was_begun_leaves_no_process() {
     bounded(async {
         let bed = Bed::new(json!({ "at_start": ["hang"] }));
@@ -365,7 +366,7 @@ async fn a_server_that_is_removed_before_its_eager_start_was_begun_leaves_no_pro
         server["mcp-supervisor"]["limits"] = json!({ "stdinGrace": "100ms", "termGrace": "100ms" });
         let supervisor = supervisor().await;
         let mut events = supervisor.events();
-        for _ in 0..20 {
+        for _ in 0..60 {
             let _ = supervisor.apply(&read(&json!({ "a": server }))).await;
             let report = supervisor.apply(&read(&json!({}))).await;
             assert_eq!(changes(&report), [("a", &ServerChange::Removed)]);
