@@ -41,6 +41,7 @@
 mod document;
 mod expand;
 mod fields;
+mod oauth;
 mod problem;
 #[cfg(test)]
 mod schema;
@@ -81,6 +82,8 @@ pub struct ServerConfig {
     file: Arc<str>,
     spec: Option<ConnectionSpec>,
     address: &'static str,
+    #[cfg(feature = "oauth")]
+    oauth: Option<crate::auth::OAuth>,
 }
 
 /// Which unit a bare number in a server's `timeout` has. Hosts differ.
@@ -176,6 +179,15 @@ impl ServerConfig {
         self.spec.as_ref()
     }
 
+    /// Where the server's tokens come from, if the file says so: with it a host begins an
+    /// authorisation. What a person grants is kept in the file that the configuration names, so a
+    /// connection that an earlier reading opened uses it too.
+    #[cfg(feature = "oauth")]
+    #[must_use]
+    pub fn oauth(&self) -> Option<&crate::auth::OAuth> {
+        self.oauth.as_ref()
+    }
+
     /// What came to light when the connection was built, in terms of the file.
     pub(crate) fn error(&self, error: SpecError) -> ConfigError {
         ConfigError {
@@ -183,7 +195,7 @@ impl ServerConfig {
             server: Some(self.name.as_str().to_owned()),
             field: server::field_of(&error, self.address),
             position: None,
-            problem: ConfigProblem::Spec(error),
+            problem: Box::new(ConfigProblem::Spec(error)),
         }
     }
 }
@@ -336,6 +348,8 @@ impl ConfigReader {
             file: Arc::from(into.file.as_str()),
             spec: read.spec,
             address: read.address,
+            #[cfg(feature = "oauth")]
+            oauth: read.oauth,
         })
     }
 }

@@ -114,11 +114,11 @@
 //! | [`evidence`] | what is known about a request, and the outcome table as a function |
 //! | [`policy`] | contracts, backoff, and the decision whether to repeat |
 //! | [`spec`] | what a connection is to be |
-//! | [`config`] | what a file says connections are to be |
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
 //! | [`journal`] | where a durable record of operations can be plugged in |
 //! | `auth` | OAuth: access tokens, with the feature `oauth` |
+//! | [`config`] | what a file says connections are to be |
 //! | [`subscription`] | what a server tells unasked, and who wants to know |
 //! | [`catalog`] | what a server has on offer, as it was last read whole |
 //! | [`connection`] | what a connection is doing |

@@ -6,6 +6,7 @@
 
 mod actor;
 mod host_side;
+mod kept;
 mod offer;
 mod standing;
 mod start;

@@ -304,6 +304,8 @@ pub struct HttpSpec {
     pub(crate) bearer: Option<String>,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) resend_after_401: bool,
+    /// What a file says about the source of its tokens, to be compared.
+    pub(crate) said_credentials: Option<String>,
     pub(crate) http2_prior_knowledge: bool,
     /// Whether a configuration file says that the host supplies the tokens.
     pub(crate) tokens_of_host: bool,
@@ -331,6 +333,7 @@ impl HttpSpec {
             bearer: None,
             tokens: None,
             resend_after_401: false,
+            said_credentials: None,
             http2_prior_knowledge: false,
             tokens_of_host: false,
             written_url: None,

@@ -24,6 +24,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/handlers.md",
     "docs/observability.md",
     "docs/semantics.md",
+    "docs/servers.md",
 ];
 
 /// Where every list item and every row of a table is a promise, beside the semantics.

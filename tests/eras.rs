@@ -223,6 +223,52 @@ async fn an_answer_to_the_probe_that_comes_after_the_fall_back_is_dropped() {
     }
 }
 
+/// A server that was too slow for the probe and then refuses `initialize`, as Python servers do.
+fn slow_and_refusing(supported: &[&str]) -> Value {
+    let data = json!({"requested": "2025-11-25", "supported": supported});
+    let refusal = json!({"error": {"code": -32022, "message": "not here", "data": data}});
+    json!({"rules": [
+        {"on": "server/discover", "nth": 1, "do": [{"wait_file": "late"}, "answer"]},
+        {"on": "initialize", "do": [{"touch": "late"}, refusal]},
+    ]})
+}
+
+#[tokio::test]
+async fn a_process_that_was_slow_to_start_and_is_not_older_is_asked_again_and_not_started_again() {
+    bounded(async {
+        let script = slow_and_refusing(&["2026-07-28"]);
+        let world = World::new(Wire::Stdio, Era::Automatic, script).await;
+        let (supervisor, server) = open(world.spec().limits(quick_probe())).await;
+        server.call_tool(echo()).await.unwrap();
+        let status = server.status();
+        assert_eq!(status.revision.as_deref(), Some("2026-07-28"));
+        assert_eq!(status.generation.unwrap().number(), 1);
+        assert_eq!(world.bed.pids().len(), 1);
+        assert_eq!(world.bed.read("server/discover"), 2);
+        let ids: Vec<String> = world.bed.wire().into_iter().map(|read| read.id).collect();
+        let different: std::collections::BTreeSet<&String> = ids.iter().collect();
+        assert_eq!(different.len(), ids.len(), "no id is used twice: {ids:?}");
+        shut_down(supervisor).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_process_that_refuses_both_eras_is_not_asked_for_a_third() {
+    bounded(async {
+        let script = slow_and_refusing(&["2031-01-01"]);
+        let world = World::new(Wire::Stdio, Era::Automatic, script).await;
+        let failure = negotiate(world.spec().limits(quick_probe())).await;
+        let failure = failure.unwrap_err();
+        assert!(
+            matches!(&failure, StartFailure::Refused(e) if e.code == -32022),
+            "{failure:?}"
+        );
+        assert_eq!(world.bed.read("server/discover"), 1);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_automatic_connection_does_not_fall_back_on_a_broken_transport() {
     bounded(async {

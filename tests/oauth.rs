@@ -4,6 +4,8 @@
 
 #[path = "oauth/authority.rs"]
 mod authority;
+#[path = "oauth/configured.rs"]
+mod configured;
 #[path = "oauth/people.rs"]
 mod people;
 #[path = "oauth/resend.rs"]

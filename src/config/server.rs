@@ -57,6 +57,9 @@ pub(super) struct Read {
     pub(super) spec: Option<ConnectionSpec>,
     /// The field that holds the address.
     pub(super) address: &'static str,
+    /// Where its tokens come from.
+    #[cfg(feature = "oauth")]
+    pub(super) oauth: Option<crate::auth::OAuth>,
     pub(super) oddities: Vec<(String, Position, Oddity)>,
 }
 
@@ -71,6 +74,8 @@ pub(super) fn read(
     let mut read = Read {
         spec: None,
         address: "url",
+        #[cfg(feature = "oauth")]
+        oauth: None,
         oddities: unread(&object),
     };
     // What is switched off may be half finished.
@@ -110,7 +115,9 @@ pub(super) fn read(
             return Err(field.unwrap_or(root).fault(problem));
         }
     };
+    let resend_with = spec.settings.resend_with.take();
     spec.settings = own.settings;
+    spec.settings.resend_with = resend_with;
     spec.check()
         .map_err(|error| spec_fault(root, &object, read.address, error))?;
     read.spec = Some(spec);
@@ -286,6 +293,28 @@ fn http(
     if let Some(token) = &own.bearer {
         spec = spec.bearer(token);
     }
+    if let Some(said) = &own.oauth {
+        if own.tokens_of_host {
+            let (what, why) = ("credentials", "`oauth` supplies what is to be the host's");
+            let why = why.to_owned();
+            return Err(spec_fault(
+                root,
+                object,
+                name,
+                SpecError::Http { what, why },
+            ));
+        }
+        let source = said.source(&spec.url);
+        let source = source.map_err(|error| spec_fault(root, object, name, error))?;
+        #[cfg(feature = "oauth")]
+        {
+            read.oauth = Some(source.clone());
+            spec = spec.credentials(source);
+            spec.said_credentials = Some(said.written());
+        }
+        #[cfg(not(feature = "oauth"))]
+        match source {}
+    }
     spec.tokens_of_host = own.tokens_of_host;
     spec = spec.resend_after_401(own.resend_after_401);
     if own.http2_prior_knowledge {
@@ -310,6 +339,9 @@ pub(super) fn field_of(error: &SpecError, address: &str) -> Option<String> {
             what: "credentials" | "resend_after_401",
             ..
         } => format!("/{NAMESPACE}/credentials"),
+        SpecError::Http { what: "oauth", .. } | SpecError::NotCompiled { feature: "oauth" } => {
+            format!("/{NAMESPACE}/oauth")
+        }
         SpecError::Http { .. } | SpecError::NotCompiled { .. } => return None,
         settings => format!("/{NAMESPACE}{}", setting_of(settings)),
     })

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     fields::{Field, Object},
+    oauth,
     problem::{ConfigProblem, Fault},
 };
 use crate::{
@@ -32,7 +33,8 @@ pub(super) const COMMON: [&str; 12] = [
 ];
 
 /// Settings of single servers: a credential is nobody's default.
-pub(super) const ONE_SERVER: [&str; 3] = ["bearerToken", "credentials", "http2PriorKnowledge"];
+pub(super) const ONE_SERVER: [&str; 4] =
+    ["bearerToken", "credentials", "oauth", "http2PriorKnowledge"];
 
 pub(super) const LIMITS: [&str; 17] = [
     "total",
@@ -81,6 +83,7 @@ pub(super) struct Own {
     pub(super) settings: Settings,
     pub(super) inherited: Inherited,
     pub(super) bearer: Option<String>,
+    pub(super) oauth: Option<oauth::Said>,
     pub(super) http2_prior_knowledge: bool,
     /// The host supplies the tokens.
     pub(super) tokens_of_host: bool,
@@ -161,6 +164,7 @@ impl Own {
         object.set("bearerToken", &mut self.bearer, |field| {
             field.text().map(Some)
         })?;
+        object.set("oauth", &mut self.oauth, oauth::said)?;
         if let Some(field) = object.find("credentials") {
             let object = field.object()?;
             object.only(&CREDENTIALS)?;

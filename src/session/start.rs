@@ -4,15 +4,17 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::{ProtocolVersion, TASKS_EXTENSION_ID},
+    model::{ErrorCode, ProtocolVersion, TASKS_EXTENSION_ID},
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
+use tokio::io::AsyncRead;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     Session, SessionArgs,
     host_side::HostSide,
+    kept::lend,
     offer::{Offering, version},
 };
 use crate::{
@@ -136,7 +138,7 @@ pub(super) async fn start(
             running.process = Some(process);
             let transport =
                 OrderedTransport::new(pipes.stdout, pipes.stdin, Arc::clone(pulse), options);
-            let started = negotiate(transport, host, settings, pulse, running).await;
+            let started = negotiate_stream(transport, host, args, running).await;
             if started.is_err() {
                 // Without the status the failure is told all the same.
                 let _ = tokio::time::timeout(REASON_ON_STDERR, exit.exited()).await;
@@ -153,7 +155,7 @@ pub(super) async fn start(
                 &settings.limits,
                 discover_limit(settings),
             );
-            let session = negotiate(transport, host, settings, pulse, running)
+            let session = negotiate(transport, host, settings, &settings.era, pulse, running)
                 .await
                 .map_err(|error| explain_http(error, &handshake))?;
             handshake.standing_stream().await;
@@ -163,7 +165,7 @@ pub(super) async fn start(
             let open = Arc::clone(open);
             let opened = guarded(async move { open.open().await }).await?;
             let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
-            negotiate(transport, host, settings, pulse, running)
+            negotiate(transport, host, settings, &settings.era, pulse, running)
                 .await
                 .map_err(explain)
         }
@@ -172,7 +174,7 @@ pub(super) async fn start(
             let (read, write) = guarded(async move { open.open().await }).await?;
             let options = ordered_options(settings, running);
             let transport = OrderedTransport::new(read, write, Arc::clone(pulse), options);
-            negotiate(transport, host, settings, pulse, running)
+            negotiate_stream(transport, host, args, running)
                 .await
                 .map_err(explain)
         }
@@ -211,10 +213,52 @@ async fn guarded<T: Send + 'static>(
     }
 }
 
+/// Negotiates over a byte stream. A server that was slow to start may have been taken for an older
+/// one and say that it is not; the same process is then asked once more, as one of the newer era.
+async fn negotiate_stream<R>(
+    transport: OrderedTransport<R>,
+    host: HostSide,
+    args: &SessionArgs,
+    running: &mut Running,
+) -> Result<Session, ClientInitializeError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+{
+    let era = &args.settings.era;
+    let (lent, mut returned) = lend(transport);
+    let error = match negotiate(lent, host, &args.settings, era, &args.pulse, running).await {
+        Err(error) if *era == Era::Automatic && serves_the_newer_era_alone(&error) => error,
+        done => return done,
+    };
+    let (Ok(transport), Ok(host)) = (returned.try_recv(), HostSide::new(args)) else {
+        return Err(error);
+    };
+    let era = &Era::Discover;
+    negotiate(transport, host, &args.settings, era, &args.pulse, running).await
+}
+
+/// Whether the server refused the `initialize` of the fall-back because it takes the newer era only.
+fn serves_the_newer_era_alone(error: &ClientInitializeError) -> bool {
+    let ClientInitializeError::LegacyFallbackFailed { fallback, .. } = error else {
+        return false;
+    };
+    let ClientInitializeError::JsonRpcError(refused) = &**fallback else {
+        return false;
+    };
+    let supported = refused.data.as_ref().and_then(|d| d.get("supported"));
+    let supported = supported.and_then(|s| s.as_array());
+    refused.code == ErrorCode::UNSUPPORTED_PROTOCOL_VERSION
+        && supported.is_some_and(|s| {
+            s.iter()
+                .any(|v| v == ProtocolVersion::V_2026_07_28.as_str())
+        })
+}
+
 async fn negotiate<T>(
     transport: T,
     mut host: HostSide,
     settings: &Settings,
+    era: &Era,
     pulse: &Arc<Pulse>,
     running: &mut Running,
 ) -> Result<Session, ClientInitializeError>
@@ -229,7 +273,7 @@ where
         extensions.entry(TASKS_EXTENSION_ID.to_owned()).or_default();
     }
     let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
-    let lifecycle = match &settings.era {
+    let lifecycle = match era {
         Era::Automatic => ClientLifecycleMode::Auto {
             preferred_versions,
             legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
@@ -248,7 +292,7 @@ where
     let peer = service.peer().clone();
     running.service = Some(service);
     let revision = negotiated.unwrap_or_default();
-    let allowed = offer.allowed(&settings.era);
+    let allowed = offer.allowed(era);
     if !allowed.contains(&revision) {
         return Err(ClientInitializeError::NoCompatibleProtocolVersion {
             client_supported: allowed,

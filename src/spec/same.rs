@@ -46,6 +46,7 @@ impl HttpSpec {
             tokens: _,
             tokens_of_host,
             resend_after_401,
+            said_credentials,
             http2_prior_knowledge,
             written_url: _,
         } = self;
@@ -54,6 +55,7 @@ impl HttpSpec {
             && *bearer == other.bearer
             && *tokens_of_host == other.tokens_of_host
             && *resend_after_401 == other.resend_after_401
+            && *said_credentials == other.said_credentials
             && *http2_prior_knowledge == other.http2_prior_knowledge
     }
 }

@@ -60,6 +60,8 @@ pub(crate) struct OrderedTransport<R> {
     made_up: mpsc::UnboundedReceiver<ServerJsonRpcMessage>,
     outstanding: HashMap<i64, Asked>,
     first_id: i64,
+    /// The lowest id that no request had: a second handshake counts from zero again.
+    next_id: i64,
     pulse: Arc<Pulse>,
     exit: Option<ExitWatch>,
     writer_failed: CancellationToken,
@@ -140,6 +142,7 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
             made_up,
             outstanding: HashMap::new(),
             first_id: generations_before.saturating_mul(IDS_PER_GENERATION),
+            next_id: 0,
             pulse,
             exit: options.exit,
             writer_failed,
@@ -334,12 +337,14 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
             JsonRpcMessage::Request(request) => {
                 if let RequestId::Number(n) = &mut request.id {
                     id = Some(*n);
-                    // A later one is a probe, whose answer must not be made up.
-                    if let (ClientRequest::DiscoverRequest(_), None, Some(limit)) =
-                        (&request.request, &cell, self.discover.limit)
-                    {
-                        self.discover.waiting = Some((*n, Instant::now() + limit));
+                    // One with a cell is a probe, whose answer must not be made up.
+                    if let (ClientRequest::DiscoverRequest(_), None) = (&request.request, &cell) {
+                        self.first_id = self.first_id.max(self.next_id.saturating_sub(*n));
+                        // A second handshake has nothing to fall back on.
+                        let limit = self.discover.limit.take();
+                        self.discover.waiting = limit.map(|limit| (*n, Instant::now() + limit));
                     }
+                    self.next_id = *n + self.first_id + 1;
                     let asked = Asked {
                         cell: cell.clone(),
                         tool_call: matches!(request.request, ClientRequest::CallToolRequest(_)),

@@ -110,7 +110,8 @@ fn camel(name: &str) -> String {
 const CODE_ALONE: [&str; 1] = ["handler"];
 
 /// What has another name in files, because other hosts gave it one.
-const RENAMED: [(&str, &str); 9] = [
+const RENAMED: [(&str, &str); 10] = [
+    ("credentials", "oauth"),
     ("contract", "contracts"),
     ("arg", "args"),
     ("env", "env"),
