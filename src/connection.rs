@@ -30,7 +30,7 @@ pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket};
 
 use crate::{
     catalog::Lists,
-    error::ReconnectError,
+    error::{ReconnectError, StartError},
     event::{Dropped, Stopped, Teller, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session, WantedLevel},
@@ -86,7 +86,7 @@ struct Mailbox {
 }
 
 /// What a connection is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionStatus {
     /// Its state.
@@ -95,6 +95,8 @@ pub struct ConnectionStatus {
     pub generation: Option<Generation>,
     /// The protocol revision of that session, once it was negotiated.
     pub revision: Option<String>,
+    /// Why the last start of a session failed, until one succeeds.
+    pub last_failure: Option<Arc<StartError>>,
     /// For how long an open circuit still refuses operations, if it is open.
     pub circuit_open_for: Option<Duration>,
     /// How many operations the newest session has in flight.
@@ -178,6 +180,7 @@ impl Line {
                 state,
                 generation,
                 revision,
+                last_failure: None,
                 circuit_open_for: None,
                 in_flight: 0,
                 dropped: DroppedFrames::default(),

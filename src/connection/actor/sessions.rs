@@ -36,6 +36,7 @@ impl Working {
         match report {
             Report::Started(session) => {
                 current.session = Some(session);
+                self.last_failure = None;
                 let _ = self.step(Input::Started);
                 for reply in self.reconnects.drain(..) {
                     // Whoever asked may have stopped waiting.
