@@ -1,5 +1,5 @@
-//! What a server has on offer, as it was last read whole: its tools, prompts, resources and
-//! resource templates.
+//! What a server has on offer, as it was last read whole: its tools, prompts, resources, resource
+//! templates and skills.
 //!
 //! A [`List`] is complete and of one generation, or it is not published at all. Where a newer one
 //! cannot be had, the last one stays and says that it is [stale](List::stale), since when, and why.
@@ -10,7 +10,7 @@ mod list;
 mod pages;
 mod shelf;
 
-use rmcp::model::{Prompt, Resource, ResourceTemplate, Tool};
+use rmcp::model::{Prompt, Resource, ResourceTemplate, Skill, Tool};
 
 use crate::operation::ListKind;
 
@@ -20,13 +20,14 @@ pub use list::{List, Stale};
 pub(crate) use pages::Pages;
 pub(crate) use shelf::{Begun, Ended, Now, Shelf};
 
-/// The four lists of a connection.
+/// The lists of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     pub(crate) tools: Shelf<Tool>,
     pub(crate) prompts: Shelf<Prompt>,
     pub(crate) resources: Shelf<Resource>,
     pub(crate) templates: Shelf<ResourceTemplate>,
+    pub(crate) skills: Shelf<Skill>,
 }
 
 /// Something that a server lists.
@@ -91,5 +92,18 @@ impl Entry for ResourceTemplate {
     }
     fn shelf(lists: &Lists) -> &Shelf<Self> {
         &lists.templates
+    }
+}
+
+impl Entry for Skill {
+    const KIND: ListKind = ListKind::Skills;
+    fn identity(&self) -> &str {
+        &self.uri
+    }
+    fn label(&self) -> &str {
+        &self.frontmatter.name
+    }
+    fn shelf(lists: &Lists) -> &Shelf<Self> {
+        &lists.skills
     }
 }

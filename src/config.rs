@@ -195,7 +195,7 @@ impl ServerConfig {
             server: Some(self.name.as_str().to_owned()),
             field: server::field_of(&error, self.address),
             position: None,
-            problem: ConfigProblem::Spec(error),
+            problem: Box::new(ConfigProblem::Spec(error)),
         }
     }
 }

@@ -70,7 +70,7 @@ impl Refusal {
 pub enum CredentialsError {
     /// Somebody has to authorise this client: there are no credentials, or the server and the
     /// authorisation server take them no longer.
-    #[error("this client is not authorised{}", scope_of(.challenge.as_ref()))]
+    #[error("this client is not authorised{}", scope_of(.challenge.as_deref()))]
     AuthorizationRequired {
         /// What the server asked for when it last refused a request.
         challenge: Option<Box<Challenge>>,
@@ -103,7 +103,7 @@ pub enum CredentialsError {
     Source(String),
 }
 
-fn scope_of(challenge: Option<&Box<Challenge>>) -> String {
+fn scope_of(challenge: Option<&Challenge>) -> String {
     match challenge.and_then(|c| c.scope.as_deref()) {
         Some(scope) => format!("; the server asks for the scope {scope:?}"),
         None => String::new(),

@@ -359,6 +359,13 @@ pub enum ListKind {
     Resources,
     /// The templates of its resources.
     ResourceTemplates,
+    /// Its skills. No server tells of changes of this list.
+    Skills,
+}
+
+impl ListKind {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 5;
 }
 
 impl fmt::Display for ListKind {
@@ -368,6 +375,7 @@ impl fmt::Display for ListKind {
             Self::Prompts => "the list of prompts",
             Self::Resources => "the list of resources",
             Self::ResourceTemplates => "the list of resource templates",
+            Self::Skills => "the list of skills",
         })
     }
 }

@@ -84,6 +84,11 @@ pub(crate) struct Along {
     pub(crate) standing: bool,
 }
 
+/// Rides in a request that is not to be made where the server does not declare that it has what is
+/// asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IfDeclared;
+
 /// Why a session did not take a request. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken {
@@ -169,6 +174,16 @@ impl Session {
                 false => Err(NotTaken::NotDeclared(what)),
             }
         };
+        if request.extensions().get::<IfDeclared>().is_some() && self.peer.peer_info().is_some() {
+            match request {
+                R::ListToolsRequest(_) => declared(|c| c.tools.is_some(), "tools")?,
+                R::ListPromptsRequest(_) => declared(|c| c.prompts.is_some(), "prompts")?,
+                R::ListResourcesRequest(_) | R::ListResourceTemplatesRequest(_) => {
+                    declared(|c| c.resources.is_some(), "resources")?;
+                }
+                _ => {}
+            }
+        }
         match request {
             R::PingRequest(_) if !older => Err(NotTaken::NotInRevision("ping")),
             R::SetLevelRequest(_) if !older => Err(NotTaken::NotInRevision("logging/setLevel")),

@@ -110,6 +110,10 @@ pub struct Limits {
     pub max_rounds: usize,
     /// The most pages of a list that are read before the walk over it ends in an error.
     pub max_pages: usize,
+    /// The most requests of the server's that are with the host's handler at a time, on one session.
+    /// The next one is refused at once, with a JSON-RPC error. Pings have as many places of their own,
+    /// and are never refused.
+    pub max_asked: usize,
     /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
     pub stdin_grace: Duration,
     /// How long its process group is given after SIGTERM, before it gets SIGKILL.
@@ -134,6 +138,7 @@ impl Default for Limits {
             hold: Duration::from_secs(600),
             max_rounds: rmcp::model::DEFAULT_MRTR_MAX_ROUNDS,
             max_pages: 1_000,
+            max_asked: 64,
             stdin_grace: Duration::from_secs(2),
             term_grace: Duration::from_secs(2),
             reconnect_grace: Duration::from_secs(2),
@@ -722,6 +727,9 @@ impl Settings {
         }
         if l.max_pages == 0 {
             return zero("max_pages");
+        }
+        if l.max_asked == 0 {
+            return zero("max_asked");
         }
         if self.repeats.max_attempts == 0 {
             return zero("repeats.max_attempts");

@@ -10,7 +10,10 @@ mod queue;
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rmcp::model::{RequestId, SubscriptionFilter};
@@ -18,6 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    credentials::Challenge,
     evidence::ServerError,
     operation::{ConnectionName, Generation, ListKind},
 };
@@ -37,7 +41,8 @@ impl Subscription {
         Self::default()
     }
 
-    /// Also changes of this list. What a server says of its resources holds for their templates too.
+    /// Also changes of this list. What a server says of its resources holds for their templates too;
+    /// of its skills no server says anything.
     #[must_use]
     pub fn list(mut self, list: ListKind) -> Self {
         self.lists.insert(told_with(list));
@@ -223,6 +228,15 @@ pub enum Refusal {
     NotDeclared,
     /// It answered with an error.
     Error(ServerError),
+    /// Its endpoint refused it with an HTTP status, as one does that wants other credentials.
+    Http {
+        /// The status.
+        status: u16,
+        /// What a 401 or 403 asks for, where it says so.
+        challenge: Option<Challenge>,
+        /// The server's error that came with it, if one did.
+        error: Option<ServerError>,
+    },
     /// It acknowledged the request, without this part.
     NotAccepted,
     /// It did not answer within the connection's total limit, or not as the protocol says.
@@ -320,7 +334,9 @@ pub(crate) enum Told<'a> {
 
 /// What one connection's server told, over all its sessions, and who wants to know.
 pub(crate) struct Notices {
-    changed: [watch::Sender<Changed>; 3],
+    changed: [watch::Sender<Changed>; ListKind::COUNT],
+    /// The newest session on which a page of a list came; 0 for none.
+    came: [AtomicU64; ListKind::COUNT],
     subscribers: Mutex<Vec<Arc<Subscriber>>>,
     /// Counts the changes of `subscribers`.
     version: watch::Sender<u64>,
@@ -348,6 +364,7 @@ impl Notices {
     pub(crate) fn new() -> Self {
         Self {
             changed: std::array::from_fn(|_| watch::Sender::new(Changed::default())),
+            came: Default::default(),
             subscribers: Mutex::default(),
             version: watch::Sender::new(0),
             routes: Mutex::default(),
@@ -356,18 +373,24 @@ impl Notices {
 
     /// The changes of a list, from now on. What is seen is the newest; bursts are one.
     pub(crate) fn changes(&self, list: ListKind) -> watch::Receiver<Changed> {
-        self.changed[list as usize].subscribe()
+        self.changed[told_with(list) as usize].subscribe()
     }
 
     pub(crate) fn list_changed(&self, generation: Generation, list: ListKind) {
-        self.changed[list as usize].send_modify(|changed| {
+        self.changed[told_with(list) as usize].send_modify(|changed| {
             changed.generation = Some(generation);
             changed.times += 1;
         });
     }
 
+    /// A page of a list came from the server.
+    pub(crate) fn list_came(&self, generation: Generation, list: ListKind) {
+        self.came[told_with(list) as usize].fetch_max(generation.number(), Ordering::Relaxed);
+    }
+
     /// From now on, and on each session to come, has the server tell of changes of these lists where
-    /// it says that it can and must be asked to. What it could not tell meanwhile counts as a change.
+    /// it says that it can and must be asked to. A list that came on a session before the server told of changes there counts as
+    /// changed when it begins to.
     pub(crate) fn keep_fresh(&self, lists: &[ListKind]) {
         let lists = lists.iter().copied();
         self.add(lists.fold(Subscription::new(), Subscription::list), true);
@@ -475,11 +498,14 @@ impl Notices {
             return;
         }
         let lists: Vec<_> = accepted.lists().collect();
-        let renewed = subscriber.queue.subscribed(generation, accepted);
-        if renewed && subscriber.for_lists {
-            // What changed meanwhile was not told.
+        subscriber.queue.subscribed(generation, accepted);
+        if subscriber.for_lists {
             for list in lists {
-                self.list_changed(generation, list);
+                // What changed between the list and this was not told.
+                let came = self.came[list as usize].load(Ordering::Relaxed);
+                if came == generation.number() {
+                    self.list_changed(generation, list);
+                }
             }
         }
     }

@@ -11,8 +11,9 @@ use std::{
 };
 
 use rmcp::model::{
-    ClientRequest, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
-    ListToolsRequest, Prompt, Resource, ResourceTemplate, ServerResult, Tool,
+    ClientRequest, GetExtensions as _, ListPromptsRequest, ListResourceTemplatesRequest,
+    ListResourcesRequest, ListSkillsRequest, ListToolsRequest, Prompt, Resource, ResourceTemplate,
+    ServerResult, Skill, Tool,
 };
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -21,9 +22,10 @@ use super::{Caller, at_cursor, rounds::Rounds};
 use crate::{
     catalog::{AsOf, Begun, Difference, Ended, Entry, List, Now, Pages, Stale, Whole},
     connection::Line,
-    error::{CallError, ListError},
+    error::{CallError, ListError, NotSentReason},
     event::What,
     operation::{Budget, Generation, ListKind, OperationKind, Turn},
+    session::IfDeclared,
     subscription::Changed,
 };
 
@@ -48,6 +50,16 @@ pub(crate) struct Page<T> {
     entries: Vec<T>,
     cursor: Option<String>,
     ttl_ms: Option<u64>,
+}
+
+impl<T> Page<T> {
+    fn empty() -> Self {
+        Self {
+            entries: Vec::new(),
+            cursor: None,
+            ttl_ms: None,
+        }
+    }
 }
 
 macro_rules! listed {
@@ -91,6 +103,13 @@ listed!(
     ListResourceTemplatesResult,
     resource_templates,
     ListResourceTemplates
+);
+listed!(
+    Skill,
+    ListSkillsRequest,
+    ListSkillsResult,
+    skills,
+    ListSkills
 );
 
 /// The last complete list, with what speaks against it. Never waits.
@@ -146,11 +165,6 @@ pub(crate) async fn refresh<T: Listed>(line: &Arc<Line>) -> Result<Difference, L
 
 /// How many changes of a list the server has told of.
 fn told(line: &Line, kind: ListKind) -> AsOf {
-    let kind = match kind {
-        // What is said of resources holds for their templates too.
-        ListKind::ResourceTemplates => ListKind::Resources,
-        kind => kind,
-    };
     AsOf(line.notices.changes(kind).borrow().times)
 }
 
@@ -232,12 +246,24 @@ async fn read_once<T: Listed>(
     let mut pages = Pages::new(kind, line.settings.limits.max_pages);
     let mut cursor = None;
     let mut fresh_until = None;
+    let mut only_in = only_in;
     loop {
         let page = pages.page();
         let session = pages.generation();
-        let answer = ask::<T>(line, cursor, session.or(only_in), until).await;
+        let answer = ask::<T>(line, cursor.take(), session.or(only_in), until).await;
         let (read, generation) = match answer {
             Ok(answer) => answer,
+            Err(error) if page == 1 && has_none(kind, &error) => {
+                match error.about().generation.or(only_in) {
+                    Some(generation) => (Page::empty(), generation),
+                    // It is so on some session. Whether on this one, is asked of this one.
+                    None if line.live().is_some() => {
+                        only_in = line.live();
+                        continue;
+                    }
+                    None => return Err(ListError::PageFailed { kind, page, error }),
+                }
+            }
             Err(_) if session.is_some() && session != line.live() => {
                 return Err(ListError::GenerationChanged { kind, page });
             }
@@ -262,6 +288,19 @@ async fn read_once<T: Listed>(
     }
 }
 
+/// Whether this is no failure: the server has no such list.
+fn has_none(kind: ListKind, error: &CallError) -> bool {
+    const METHOD_NOT_FOUND: i64 = -32601;
+    match error {
+        CallError::NotSent(e) => matches!(e.reason, NotSentReason::NotDeclared { .. }),
+        // They have no capability of their own: a server of resources may have none of them.
+        error if kind == ListKind::ResourceTemplates => error
+            .server_error()
+            .is_some_and(|e| e.code == METHOD_NOT_FOUND),
+        _ => false,
+    }
+}
+
 /// Asks for one page, of this one session if it is given.
 async fn ask<T: Listed>(
     line: &Arc<Line>,
@@ -281,8 +320,10 @@ async fn ask<T: Listed>(
         total: Some(left.max(Duration::from_millis(1))),
         ..Budget::default()
     };
+    let mut request = T::request(cursor);
+    request.extensions_mut().insert(IfDeclared);
     caller
-        .page_of(T::OPERATION, T::request(cursor), &budget, only_in, T::page)
+        .page_of(T::OPERATION, request, &budget, only_in, T::page)
         .await
 }
 
@@ -350,6 +391,7 @@ async fn follow(line: Weak<Line>, closing: CancellationToken, mut told: [Told; 3
             again::<Prompt>(&line),
             again::<Resource>(&line),
             again::<ResourceTemplate>(&line),
+            again::<Skill>(&line),
         );
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Entry;
 
 /// What changed from one complete list to the next, by name: of a tool or prompt its name, of a
-/// resource or template the name that it goes by, never its address.
+/// resource, template or skill the name that it goes by, never its address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Difference {

@@ -34,7 +34,7 @@ pub struct ConfigError {
     /// Where it stands in the file.
     pub position: Option<Position>,
     /// What is wrong, and what to change.
-    pub problem: ConfigProblem,
+    pub problem: Box<ConfigProblem>,
 }
 
 /// What is wrong with a configuration.
@@ -205,7 +205,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.problem {
+        match &*self.problem {
             ConfigProblem::Spec(error) => Some(error),
             ConfigProblem::Name(error) => Some(error),
             _ => None,
@@ -279,7 +279,7 @@ impl Fault {
             server: server.map(str::to_owned),
             field: self.field,
             position: self.position,
-            problem: self.problem,
+            problem: Box::new(self.problem),
         }
     }
 }

@@ -87,7 +87,7 @@ fn an_object_of_our_own_is_closed_in_the_schema() {
     let mut open = Vec::new();
     open_ones(&schema, "", &mut open);
     // What other hosts own is open: their fields are theirs.
-    open.retain(|path| path != "" && path != "/properties/mcp");
+    open.retain(|path| !path.is_empty() && path != "/properties/mcp");
     open.retain(|path| !path.starts_with("/definitions/server"));
     assert_eq!(open, Vec::<String>::new());
 }

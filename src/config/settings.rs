@@ -36,7 +36,7 @@ pub(super) const COMMON: [&str; 12] = [
 pub(super) const ONE_SERVER: [&str; 4] =
     ["bearerToken", "credentials", "oauth", "http2PriorKnowledge"];
 
-pub(super) const LIMITS: [&str; 16] = [
+pub(super) const LIMITS: [&str; 17] = [
     "total",
     "attempt",
     "start",
@@ -50,6 +50,7 @@ pub(super) const LIMITS: [&str; 16] = [
     "hold",
     "maxRounds",
     "maxPages",
+    "maxAsked",
     "stdinGrace",
     "termGrace",
     "reconnectGrace",
@@ -213,6 +214,7 @@ fn limits(object: &Object<'_>, limits: &mut Limits) -> Result<(), Fault> {
     object.set("hold", &mut limits.hold, Field::duration)?;
     object.set("maxRounds", &mut limits.max_rounds, size)?;
     object.set("maxPages", &mut limits.max_pages, size)?;
+    object.set("maxAsked", &mut limits.max_asked, size)?;
     object.set("stdinGrace", &mut limits.stdin_grace, Field::duration)?;
     object.set("termGrace", &mut limits.term_grace, Field::duration)?;
     object.set(

@@ -52,6 +52,7 @@ fn each_setting_of_a_file_is_the_setting_of_the_spec() {
             hold: 120 * SECOND,
             max_rounds: 4,
             max_pages: 50,
+            max_asked: 9,
             stdin_grace: SECOND / 2,
             term_grace: SECOND,
             reconnect_grace: 3 * SECOND,

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use rmcp::model::{Prompt, Resource, ResourceTemplate, Tool};
+use rmcp::model::{Prompt, Resource, ResourceTemplate, Skill, Tool};
 
 use crate::{
     call::{known, list, refresh},
@@ -16,7 +16,8 @@ use crate::{
 ///
 /// A list is read when it is first asked for, and again before its next use when its session is
 /// over, when the server said that it changed, or when the time is over for which the server
-/// vouched for it. All who wait for a list wait for one reading of it. Where it cannot be read,
+/// vouched for it. A server that does not declare what a list is of is not asked for it: the list is
+/// empty. All who wait for a list wait for one reading of it. Where it cannot be read,
 /// the last complete one is what there is, and it says that it is [stale](List::stale).
 ///
 /// On a framework-owned connection a list that was read before is also read again by itself, once
@@ -84,6 +85,16 @@ impl Catalog {
         known_resource_templates,
         "templates of the server's resources"
     );
+    list!(
+        /// There are none where the server does not declare the extension for them. No server tells of
+        /// their changes: within a session they are read again when the time that the server vouched
+        /// for them is over, and by [`refresh`](Self::refresh).
+        ///
+        Skill,
+        skills,
+        known_skills,
+        "server's skills"
+    );
 
     /// Reads a list again, whatever is known of it, and says what changed. The difference to no list
     /// at all is that everything is new.
@@ -101,6 +112,7 @@ impl Catalog {
             ListKind::Prompts => refresh::<Prompt>(&self.line).await,
             ListKind::Resources => refresh::<Resource>(&self.line).await,
             ListKind::ResourceTemplates => refresh::<ResourceTemplate>(&self.line).await,
+            ListKind::Skills => refresh::<Skill>(&self.line).await,
         }
     }
 }

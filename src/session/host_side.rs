@@ -8,11 +8,12 @@ use rmcp::{
     model::{
         ClientConfig, ClientResult, ErrorCode, ErrorData, GetExtensions as _, GetMeta as _,
         InputRequest, JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification,
-        ServerRequest,
+        ServerRequest, ServerResult,
     },
     service::{InboundStreamOrigin, NotificationContext, RequestContext},
 };
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::SessionArgs;
@@ -27,6 +28,11 @@ use crate::{
 /// How long a handler may go on after it was told that nobody waits for its answer.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// What a server is told that asks more at a time than the host takes. The code is one of those that
+/// JSON-RPC leaves to implementations.
+const TOO_MANY: ErrorCode = ErrorCode(-32000);
+const TOO_MANY_TEXT: &str = "the client is asked more than it answers at a time; ask again later";
+
 /// What rmcp runs for a session.
 pub(crate) struct HostSide {
     handler: Handler,
@@ -35,6 +41,10 @@ pub(crate) struct HostSide {
     pulse: Arc<Pulse>,
     notices: Arc<Notices>,
     tell: Arc<dyn Fn(What) + Send + Sync>,
+    /// The places for requests that are with the handler.
+    places: Arc<Semaphore>,
+    /// Those for pings, which take none from what asks for something.
+    pings: Arc<Semaphore>,
 }
 
 impl Service<RoleClient> for HostSide {
@@ -46,6 +56,14 @@ impl Service<RoleClient> for HostSide {
         let generation = self.pulse.generation;
         let what = asked(&request);
         let asks = what.is_some();
+        let places = if asks { &self.places } else { &self.pings };
+        let Ok(place) = Arc::clone(places).try_acquire_owned() else {
+            return match asks {
+                true => Err(ErrorData::new(TOO_MANY, TOO_MANY_TEXT, None)),
+                // A sign of life is not refused.
+                false => Ok(ClientResult::empty(())),
+            };
+        };
         if let Some(what) = what {
             (self.tell)(What::HandlerAsked { generation, what });
         }
@@ -70,6 +88,7 @@ impl Service<RoleClient> for HostSide {
         tokio::spawn(async move {
             // What it answers goes nowhere, and past the limit it is dropped.
             let _ = tokio::time::timeout(GRACE, answer).await;
+            drop(place);
         });
         Err(ErrorData::internal_error(
             "nobody waits for this any more",
@@ -101,12 +120,15 @@ impl Service<RoleClient> for HostSide {
 
 impl HostSide {
     pub(super) fn new(args: &SessionArgs) -> Result<Self, Panicked> {
+        let most = args.settings.limits.max_asked.min(Semaphore::MAX_PERMITS);
         Ok(Self {
             handler: args.settings.handler.clone(),
             offered: args.settings.handler.info()?,
             pulse: Arc::clone(&args.pulse),
             notices: Arc::clone(&args.notices),
             tell: Arc::clone(&args.tell),
+            places: Arc::new(Semaphore::new(most)),
+            pings: Arc::new(Semaphore::new(most)),
         })
     }
 
@@ -133,8 +155,14 @@ pub(super) struct Ear {
 impl Ear {
     pub(super) fn hear(&mut self, message: &ServerJsonRpcMessage) {
         self.pulse.calls.hear(message);
-        if let JsonRpcMessage::Notification(notification) = message {
-            self.note(&notification.notification);
+        match message {
+            JsonRpcMessage::Notification(notification) => self.note(&notification.notification),
+            JsonRpcMessage::Response(response) => {
+                if let Some(list) = listed(&response.result) {
+                    self.notices.list_came(self.pulse.generation, list);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -169,6 +197,18 @@ impl Ear {
             Told::List(list) => What::ListChanged { generation, list },
             Told::Resource(_) => What::ResourceUpdated { generation },
         });
+    }
+}
+
+/// The list that a result is a page of.
+fn listed(result: &ServerResult) -> Option<ListKind> {
+    match result {
+        ServerResult::ListToolsResult(_) => Some(ListKind::Tools),
+        ServerResult::ListPromptsResult(_) => Some(ListKind::Prompts),
+        ServerResult::ListResourcesResult(_) => Some(ListKind::Resources),
+        ServerResult::ListResourceTemplatesResult(_) => Some(ListKind::ResourceTemplates),
+        ServerResult::ListSkillsResult(_) => Some(ListKind::Skills),
+        _ => None,
     }
 }
 

@@ -22,7 +22,8 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use super::{Along, NotTaken, Pending, Session};
 use crate::{
-    evidence::DispatchCell,
+    credentials::Challenge,
+    evidence::{DispatchCell, WireReport},
     operation::{Generation, ListKind},
     subscription::{GapCause, Notices, Refusal, Subscriber, Subscription},
     transport::server_error,
@@ -129,6 +130,29 @@ struct Listening {
     id: RequestId,
 }
 
+/// The server's no, if that is what came.
+fn refusal(error: ServiceError, report: &WireReport) -> Option<Refusal> {
+    let error = match error {
+        ServiceError::McpError(error) if report.fault.is_none() => Some(server_error(error)),
+        _ => None,
+    };
+    match (report.failed_status(), error) {
+        // Its body may well be an error of the server's; the status is what a host acts on.
+        (Some(status @ (401 | 403)), error) => Some(Refusal::Http {
+            status,
+            challenge: report.challenge.as_deref().and_then(Challenge::parse),
+            error,
+        }),
+        (_, Some(error)) => Some(Refusal::Error(error)),
+        (Some(status @ 400..500), None) => Some(Refusal::Http {
+            status,
+            challenge: None,
+            error: None,
+        }),
+        _ => None,
+    }
+}
+
 /// What a resource's server said.
 type Asked = (String, Result<Pending, NotTaken>);
 
@@ -182,6 +206,7 @@ impl One {
             ListKind::Resources | ListKind::ResourceTemplates => {
                 capabilities.resources.and_then(|c| c.list_changed)
             }
+            ListKind::Skills => None,
         };
         declared == Some(true)
     }
@@ -276,16 +301,12 @@ impl One {
             }
             Err(ServiceError::Cancelled { .. }) => GapCause::Cancelled,
             Err(_) if self.session.pulse.is_ended() => return None,
-            Err(ServiceError::McpError(error)) if report.fault.is_none() => {
-                self.refused(wanted.clone(), Refusal::Error(server_error(error)));
-                return None;
-            }
-            Err(_) => match report.failed_status() {
-                Some(400..500) => {
-                    self.refused(wanted.clone(), Refusal::NoAnswer);
+            Err(error) => match refusal(error, &report) {
+                Some(why) => {
+                    self.refused(wanted.clone(), why);
                     return None;
                 }
-                _ => GapCause::BrokeOff,
+                None => GapCause::BrokeOff,
             },
         };
         self.gap(why);
@@ -371,14 +392,11 @@ impl One {
             () = self.unwanted() => return None,
             () = tokio::time::sleep(self.limit) => return Some(Some(Refusal::NoAnswer)),
         };
-        let fault = pending.cell().reported().is_some_and(|r| r.fault.is_some());
+        let report = pending.cell().reported().cloned().unwrap_or_default();
         pending.settle();
         Some(match answer {
             Ok(_) => None,
-            Err(ServiceError::McpError(error)) if !fault => {
-                Some(Refusal::Error(server_error(error)))
-            }
-            Err(_) => Some(Refusal::NoAnswer),
+            Err(error) => Some(refusal(error, &report).unwrap_or(Refusal::NoAnswer)),
         })
     }
 

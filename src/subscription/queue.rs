@@ -67,11 +67,11 @@ impl Queue {
         self.news.notify_one();
     }
 
-    /// It is in force on this session. Gives whether there was a gap before.
-    pub(super) fn subscribed(&self, generation: Generation, accepted: Subscription) -> bool {
+    /// It is in force on this session.
+    pub(super) fn subscribed(&self, generation: Generation, accepted: Subscription) {
         let mut unread = self.unread();
         if unread.newest.is_some_and(|newest| newest > generation) {
-            return false;
+            return;
         }
         // The session before may not have told its end yet.
         if let Some(before) = unread.in_force.take() {
@@ -91,7 +91,6 @@ impl Queue {
         });
         drop(unread);
         self.news.notify_one();
-        renewed
     }
 
     /// It is not in force on this session any more.

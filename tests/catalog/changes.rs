@@ -133,6 +133,70 @@ async fn between_the_notice_and_the_reading_the_list_is_stale_and_a_use_reads_it
     }
 }
 
+/// A server of 2026-07-28 that acknowledges the standing request after `ack` is there, and whose tools
+/// change with the file `changed`, of which it says nothing.
+fn silent(ack: Value) -> Value {
+    let standing = json!({"io.modelcontextprotocol/subscriptionId": "$id"});
+    json!({"ttl_ms": 600_000,
+    "tools": [{"name": "late", "if_file": "changed"}],
+    "rules": [
+        {"on": "subscriptions/listen", "do": [
+            ack,
+            {"notify": {"method": "notifications/subscriptions/acknowledged",
+                "params": {"notifications": {"toolsListChanged": true}, "_meta": standing}}},
+            {"touch": "listening-${generation}"}, "hang"]},
+        {"on": "tools/list", "nth": 1, "do": [{"wait_file": "list-${generation}"}, "answer"]},
+    ]})
+}
+
+#[tokio::test]
+async fn what_changed_between_a_list_and_the_first_acknowledgement_is_read_although_nobody_told() {
+    for wire in WIRES {
+        bounded(async {
+            let script = silent(json!({"wait_file": "ack"}));
+            let world = World::new(wire, Era::Discover, script).await;
+            let (supervisor, server) = open(world.spec()).await;
+            let catalog = server.catalog();
+            world.bed.touch("list-1");
+            let tools = catalog.tools().await.unwrap();
+            assert!(!names(&tools).contains(&"late"));
+            world.bed.touch("changed");
+            world.bed.touch("ack");
+            until("it is read again", || {
+                let known = catalog.known_tools();
+                known.is_some_and(|list| names(&list).contains(&"late"))
+            })
+            .await;
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_comes_after_the_acknowledgement_is_read_once_on_each_session() {
+    bounded(async {
+        let world = World::new(Wire::Stdio, Era::Discover, silent(json!({"sleep_ms": 0}))).await;
+        let (supervisor, server) = open(world.spec()).await;
+        let catalog = server.catalog();
+        for session in 1..=2 {
+            let reading = {
+                let catalog = catalog.clone();
+                tokio::spawn(async move { catalog.tools().await })
+            };
+            world.bed.until_file(&format!("listening-{session}")).await;
+            world.bed.touch(&format!("list-{session}"));
+            reading.await.unwrap().unwrap();
+            // Longer than a burst lasts.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            assert_eq!(world.bed.read("tools/list"), session);
+            server.reconnect().await.unwrap();
+        }
+        shut_down(supervisor).await;
+    })
+    .await;
+}
+
 /// Nothing reconnects by itself: what changed on a session that is over is read when it is used.
 #[tokio::test]
 async fn a_notice_of_a_session_that_dies_starts_no_other() {

@@ -96,6 +96,115 @@ async fn prompts_resources_and_templates_are_lists_as_well() {
     }
 }
 
+/// A server of skills: one page each for two skills, and what it vouches for them.
+fn skills(ttl: u64) -> Value {
+    let page = |name: &str, next: Value| {
+        json!({"result": {"ttlMs": ttl, "cacheScope": "private", "nextCursor": next, "skills": [
+            {"uri": format!("skill://{name}/SKILL.md"), "resources": [],
+             "frontmatter": {"name": name, "description": "how to"}}]}})
+    };
+    json!({
+        "capabilities": {"tools": {}, "extensions": {"io.modelcontextprotocol/skills": {}}},
+        "rules": [
+            {"on": "skills/list", "params": {"cursor": "2"}, "do": [page("test", json!(null))]},
+            {"on": "skills/list", "do": [page("deploy", json!("2"))]},
+        ],
+    })
+}
+
+#[tokio::test]
+async fn skills_are_a_list_as_well() {
+    for (wire, era) in everywhere() {
+        for lent in [false, true] {
+            bounded(async {
+                let world = World::new(wire, era.clone(), skills(600_000)).await;
+                let client = world.client().await;
+                let (supervisor, catalog) = if lent {
+                    let supervisor = supervisor().await;
+                    let catalog = lend(&supervisor, &client, true).await.catalog();
+                    (supervisor, catalog)
+                } else {
+                    let (supervisor, server) = open(world.spec()).await;
+                    (supervisor, server.catalog())
+                };
+                assert!(catalog.known_skills().is_none(), "nothing was asked yet");
+                let skills = catalog.skills().await.unwrap();
+                let named: Vec<_> = skills.iter().map(|s| &*s.frontmatter.name).collect();
+                assert_eq!(named, ["deploy", "test"]);
+                assert!(skills.stale().is_none(), "{:?}", skills.stale());
+                catalog.skills().await.unwrap();
+                assert_eq!(world.bed.read("skills/list"), 2, "read once, in two pages");
+                assert!(catalog.refresh(ListKind::Skills).await.unwrap().is_empty());
+                assert_eq!(catalog.known_skills().unwrap().len(), 2);
+                assert_eq!(world.bed.read("skills/list"), 4);
+                shut_down(supervisor).await;
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_declare_what_a_list_is_of_has_an_empty_one_and_is_not_asked() {
+    for (wire, era) in everywhere() {
+        for lent in [false, true] {
+            bounded(async {
+                // It would answer all of them.
+                let world = World::new(wire, era.clone(), json!({"capabilities": {}})).await;
+                let client = world.client().await;
+                let (supervisor, catalog) = if lent {
+                    let supervisor = supervisor().await;
+                    let catalog = lend(&supervisor, &client, false).await.catalog();
+                    (supervisor, catalog)
+                } else {
+                    let (supervisor, server) = open(world.spec()).await;
+                    (supervisor, server.catalog())
+                };
+                let tools = catalog.tools().await.unwrap();
+                assert!(tools.is_empty() && tools.stale().is_none(), "{tools:?}");
+                assert_eq!(tools.generation().number(), 1);
+                assert!(catalog.prompts().await.unwrap().is_empty());
+                assert!(catalog.resources().await.unwrap().is_empty());
+                assert!(catalog.resource_templates().await.unwrap().is_empty());
+                assert!(catalog.skills().await.unwrap().is_empty());
+                assert!(catalog.refresh(ListKind::Tools).await.unwrap().is_empty());
+                let wire = world.bed.wire();
+                let mut asked = wire.iter().filter(|read| read.method.ends_with("/list"));
+                assert_eq!(asked.next(), None);
+                shut_down(supervisor).await;
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_resources_that_knows_no_templates_has_none_and_one_that_denies_its_tools_fails()
+ {
+    let unknown = json!({"error": {"code": -32601, "message": "method not found"}});
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let rules =
+                json!([{"on": ["resources/templates/list", "tools/list"], "do": [unknown]}]);
+            let world = World::new(wire, era, json!({"rules": rules})).await;
+            let (supervisor, server) = open(world.spec()).await;
+            let catalog = server.catalog();
+            let templates = catalog.resource_templates().await.unwrap();
+            assert!(templates.is_empty() && templates.stale().is_none());
+            assert_eq!(world.bed.read("resources/templates/list"), 1);
+            assert_eq!(catalog.resources().await.unwrap().len(), 1);
+            // It declares tools: an empty list would be as good as a guess.
+            let why = catalog.tools().await.unwrap_err();
+            assert!(
+                matches!(why, ListError::PageFailed { page: 1, .. }),
+                "{why}"
+            );
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn the_same_cursor_for_ever_ends_in_an_error_and_the_last_list_stays() {
     for (wire, era) in everywhere() {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Bed, bounded, initialize, kill,
-    world::{Wire, World, everywhere, short_graces, shut_down, supervisor},
+    world::{Wire, World, everywhere, open, short_graces, shut_down, supervisor},
 };
 
 fn tools(names: &[&str]) -> Value {
@@ -236,6 +236,30 @@ async fn a_lost_answer_of_a_call_through_a_toolbox_is_unknown_and_not_sent_again
                 "{error}"
             );
             assert_eq!(world.bed.ran("charge"), 1);
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_tools_is_nothing_that_is_missing() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let script = json!({"capabilities": {"prompts": {}}});
+            let world = World::new(wire, era, script).await;
+            let (supervisor, _server) = open(world.spec()).await;
+            let offer = supervisor.toolbox().tools().await;
+            assert!(
+                offer.tools.is_empty() && offer.missing.is_empty(),
+                "{offer:?}"
+            );
+            let called = supervisor.toolbox().call("server__echo", json!({})).await;
+            assert!(
+                matches!(called, Err(ToolboxError::NoSuchTool)),
+                "{called:?}"
+            );
+            assert_eq!(world.bed.read("tools/list"), 0);
             shut_down(supervisor).await;
         })
         .await;

@@ -72,7 +72,7 @@ fn a_file_of_claude_code_is_read_and_its_sse_server_is_refused_alone() {
     );
     let old = configuration.errors().next().expect("one error");
     assert_eq!(
-        old.problem,
+        *old.problem,
         ConfigProblem::TransportNotSupported { name: "sse" }
     );
     // Its unit had to be guessed.
@@ -93,7 +93,7 @@ fn a_file_of_cursor_is_read_with_its_predefined_variables() {
     );
     let without = reader(VARIABLES).parse(file, &files()[file]).unwrap();
     let error = without.servers["repo"].as_ref().unwrap_err();
-    assert_eq!(error.problem, ConfigProblem::NoWorkspace);
+    assert_eq!(*error.problem, ConfigProblem::NoWorkspace);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_file_of_vs_code_is_read_with_comments_trailing_commas_and_inputs() {
     let weather = unresolved.servers["weather"].as_ref().unwrap_err();
     assert_eq!(weather.field.as_deref(), Some("/env/WEATHER_KEY"));
     let id = "weather-key".to_owned();
-    assert_eq!(weather.problem, ConfigProblem::InputNotSupplied { id });
+    assert_eq!(*weather.problem, ConfigProblem::InputNotSupplied { id });
     assert!(unresolved.servers["maps"].is_ok());
 
     let resolved = reader.inputs(|id| (id == "weather-key").then(|| "w-1".into()));
@@ -186,7 +186,7 @@ fn a_file_of_cline_is_read_and_a_timeout_of_either_unit_is_asked_about() {
         ]
     );
     let wiki = guessed.servers["wiki"].as_ref().unwrap_err();
-    assert_eq!(wiki.problem, ConfigProblem::WhichUnit { value: 1800 });
+    assert_eq!(*wiki.problem, ConfigProblem::WhichUnit { value: 1800 });
     assert_eq!(
         warnings(&guessed),
         ["browser/autoApprove", "browser/timeout"]

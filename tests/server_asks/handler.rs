@@ -208,7 +208,11 @@ async fn a_hundred_requests_are_with_the_handler_side_by_side_while_calls_go_on(
             let asks = (0..100).map(|n| sampling(&format!("s-{n}"), n)).collect();
             let world = World::new(wire, era, asking(asks, 100)).await;
             let host = Host::new(Person::Waits);
-            let (supervisor, server) = open(spec(&world, &host)).await;
+            let limits = Limits {
+                max_asked: 100,
+                ..short_graces()
+            };
+            let (supervisor, server) = open(spec(&world, &host).limits(limits)).await;
             let server = server.share();
             let calling = {
                 let server = server.clone();
@@ -231,6 +235,84 @@ async fn a_hundred_requests_are_with_the_handler_side_by_side_while_calls_go_on(
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_server_that_asks_more_than_the_limit_is_refused_at_once_and_its_pings_are_not() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let mut asks: Vec<_> = (0..5).map(|n| sampling(&format!("l-{n}"), n)).collect();
+            asks.push(ask("l-ping", "ping", json!({})));
+            let world = World::new(wire, era, asking(asks, 6)).await;
+            let host = Host::new(Person::Waits);
+            let limits = Limits {
+                max_asked: 3,
+                ..short_graces()
+            };
+            let (supervisor, server) = open(spec(&world, &host).limits(limits)).await;
+            let server = server.share();
+            let calling = {
+                let server = server.clone();
+                tokio::spawn(async move { server.call_tool(echo()).await })
+            };
+            // While three are with the person: the ping's answer, and two refusals.
+            until("the rest was answered", || {
+                world.bed.read("response") == 3 && host.count(&host.at_once) == 3
+            })
+            .await;
+            host.becomes(Person::Answers);
+            host.speak.notify_waiters();
+            calling.await.unwrap().unwrap();
+            assert_eq!(host.count(&host.most_at_once), 3);
+            assert_eq!(answer(&world, "l-ping")["result"], json!({}));
+            let answers = (0..5).map(|n| answer(&world, &format!("l-{n}")));
+            let (sampled, refused): (Vec<_>, Vec<_>) =
+                answers.partition(|answer| answer.get("result").is_some());
+            assert_eq!((sampled.len(), refused.len()), (3, 2));
+            for refused in refused {
+                assert_eq!(refused["error"]["code"], -32000);
+            }
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_the_server_gave_up_keeps_its_place_as_long_as_the_handler_has_it() {
+    bounded(async {
+        let gone = json!({"notify": {"method": "notifications/cancelled", "params": {"requestId": "g-1"}}});
+        let script = json!({
+            "log_messages": true,
+            "rules": [
+                {"on": "tools/call", "tool": "echo", "do": [
+                    form("g-1"), {"wait_file": "cancel"}, gone,
+                    {"wait_file": "again"}, form("g-2"), {"wait_file": "answered"}, "answer",
+                ]},
+                {"on": "response", "do": [{"touch": "answered"}]},
+            ],
+        });
+        let world = World::new(Wire::Stdio, crate::support::initialize(), script).await;
+        let host = Host::new(Person::Ignores);
+        let limits = Limits {
+            max_asked: 1,
+            ..short_graces()
+        };
+        let (supervisor, server) = open(spec(&world, &host).limits(limits)).await;
+        let server = server.share();
+        let calling = {
+            let server = server.clone();
+            tokio::spawn(async move { server.call_tool(echo()).await })
+        };
+        until("it was asked", || host.count(&host.at_once) == 1).await;
+        world.bed.touch("cancel");
+        until("it is cancelled", || host.count(&host.cancelled) == 1).await;
+        world.bed.touch("again");
+        calling.await.unwrap().unwrap();
+        assert_eq!(answer(&world, "g-2")["error"]["code"], -32000);
+        shut_down(supervisor).await;
+    })
+    .await;
 }
 
 #[tokio::test]

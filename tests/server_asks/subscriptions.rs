@@ -264,6 +264,54 @@ async fn a_refusal_is_told_and_the_session_goes_on() {
 }
 
 #[tokio::test]
+async fn a_refusal_over_http_says_which_status_it_was_and_what_a_challenge_asks_for() {
+    let challenge = "Bearer error=\"insufficient_scope\", scope=\"watch\"";
+    let body = json!({"jsonrpc": "2.0", "id": "$id", "error": {"code": -32001, "message": "no"}});
+    let answers = [
+        (403, json!(""), None),
+        (403, body, Some(-32001)),
+        (422, json!(""), None),
+    ];
+    for era in world::eras() {
+        for (status, body, code) in answers.clone() {
+            bounded(async {
+                let answer = json!({"http": {"status": status, "body": body,
+                    "content_type": "application/json",
+                    "headers": {"WWW-Authenticate": challenge}}});
+                let script = json!({
+                    "capabilities": capabilities(),
+                    "rules": [{"on": ["resources/subscribe", "subscriptions/listen"], "do": [answer]}],
+                });
+                let world = World::new(Wire::Http, era.clone(), script).await;
+                let wanted = Subscription::new().resource(A);
+                let (supervisor, server, mut updates) = subscribe(&world, wanted).await;
+                server.call_tool(echo()).await.unwrap();
+                match updates.next().await {
+                    Some(Update::Refused {
+                        why:
+                            Refusal::Http {
+                                status: told,
+                                challenge,
+                                error,
+                            },
+                        ..
+                    }) => {
+                        assert_eq!(told, status);
+                        let scope = challenge.and_then(|challenge| challenge.scope);
+                        assert_eq!(scope.is_some(), status == 403, "{scope:?}");
+                        assert_eq!(error.map(|error| error.code), code);
+                    }
+                    other => panic!("{other:?}"),
+                }
+                assert_eq!(server.status().generation, Some(number(1)));
+                shut_down(supervisor).await;
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_a_server_of_an_older_revision_does_not_declare_it_is_not_asked_for() {
     for wire in [Wire::Stdio, Wire::Http] {
         bounded(async {
