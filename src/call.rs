@@ -280,6 +280,7 @@ impl<'a> Caller<'a> {
             connection: &line.name,
             ownership: line.ownership,
             far_end: &line.far_end,
+            method: None,
         };
         let mut watch = Watch::begin(subject, request.as_ref().ok());
         let prepared =

@@ -301,6 +301,8 @@ pub enum Ended {
     Answered,
     /// With a tool's answer that says `isError`.
     ToolError,
+    /// A notification, which has no answer: the transport has taken it.
+    HandedOver,
     /// Without an answer; this is what is known.
     Without(Outcome),
     /// Its caller went away.
@@ -317,6 +319,7 @@ impl Ended {
         match self {
             Self::Answered => "answered",
             Self::ToolError => "tool_error",
+            Self::HandedOver => "handed_over",
             Self::Without(Outcome::NotSent) => "not_sent",
             Self::Without(Outcome::Rejected) => "rejected",
             Self::Without(Outcome::Failed) => "failed",

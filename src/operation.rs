@@ -366,6 +366,18 @@ pub enum ListKind {
 impl ListKind {
     /// How many there are.
     pub(crate) const COUNT: usize = 5;
+
+    /// The list as a word for a label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::ResourceTemplates => "resource_templates",
+            Self::Skills => "skills",
+        }
+    }
 }
 
 impl fmt::Display for ListKind {

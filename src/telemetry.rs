@@ -57,6 +57,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) connection: &'a ConnectionName,
     pub(crate) ownership: Ownership,
     pub(crate) far_end: &'a FarEnd,
+    /// The method, where it is the caller's own and in no request.
+    pub(crate) method: Option<&'a str>,
 }
 
 /// What a caller has seen of its attempts.
@@ -173,6 +175,11 @@ impl<'a> Watch<'a> {
         self.end(ended, revision);
     }
 
+    /// It was a notification, and the transport has taken it.
+    pub(crate) fn handed_over(&mut self, revision: impl FnOnce() -> Option<String>) {
+        self.end(Ended::HandedOver, revision);
+    }
+
     /// The operation ended without an answer.
     pub(crate) fn failed(&mut self, error: &CallError, revision: impl FnOnce() -> Option<String>) {
         if !self.span.is_disabled() {
@@ -275,10 +282,10 @@ fn ownership(ownership: Ownership) -> &'static str {
     }
 }
 
-fn method<'a>(subject: &Subject<'_>, request: Option<&'a ClientRequest>) -> &'a str {
+fn method<'a>(subject: &Subject<'a>, request: Option<&'a ClientRequest>) -> &'a str {
     match request {
         Some(request) => request.method(),
-        None => subject.kind.method(),
+        None => subject.method.unwrap_or(subject.kind.method()),
     }
 }
 

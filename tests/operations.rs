@@ -3,6 +3,8 @@
 
 mod support;
 
+#[path = "operations/lent.rs"]
+mod lent;
 #[path = "operations/notices.rs"]
 mod notices;
 #[path = "operations/progress.rs"]

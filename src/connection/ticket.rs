@@ -225,8 +225,9 @@ impl Ticket {
             Load::Request(request) => ClientRequest::clone(request),
             Load::Notification(notification) => {
                 return match session.tell(ClientNotification::clone(notification)) {
-                    Ok(told) => {
-                        slot.phase = Phase::Told(told);
+                    Ok(taken) => {
+                        told(&self.attempt, slot.moved);
+                        slot.phase = Phase::Told(taken);
                         wake(slot);
                         Handing::Dropped
                     }
@@ -398,6 +399,10 @@ impl Drop for GiveUpOnDrop<'_> {
         }
         if let Phase::Handed(pending) = &left {
             pending.seen(self.seen);
+        }
+        if let Phase::Told(told) = &left {
+            self.seen.generation = Some(told.pulse.generation);
+            self.seen.perhaps_sent = true;
         }
         drop(left);
         self.seen.perhaps_sent |= self.ticket.slot().cell.was_begun();

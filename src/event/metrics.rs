@@ -26,6 +26,8 @@ const LOST: &str = "mcp_supervisor.sessions.lost";
 const RECONNECTS: &str = "mcp_supervisor.reconnects";
 const CIRCUIT: &str = "mcp_supervisor.circuit.changes";
 const RESTARTS: &str = "mcp_supervisor.actor_restarts";
+const CATALOG_CHANGES: &str = "mcp_supervisor.catalog.changes";
+const CATALOG_KEPT: &str = "mcp_supervisor.catalog.kept";
 const DROPPED: &str = "mcp_supervisor.frames.dropped";
 
 /// Says to the recorder that is installed now what each metric is.
@@ -53,6 +55,11 @@ pub(super) fn describe() {
             RESTARTS,
             "Connection actors that failed and got a new mailbox",
         ),
+        (
+            CATALOG_CHANGES,
+            "Lists that were read again and had changed, by which",
+        ),
+        (CATALOG_KEPT, "Lists that could not be read whole, by which"),
         (
             DROPPED,
             "Frames from the server that were dropped, by the reason",
@@ -97,7 +104,7 @@ struct OfKind {
 }
 
 /// How many words [`Ended`] has.
-const ENDS: usize = 7;
+const ENDS: usize = 8;
 /// More kinds than there are. One beyond would be counted with a key of its own each time.
 const KINDS: usize = 40;
 
@@ -111,6 +118,7 @@ fn place(ended: Ended) -> usize {
         Ended::Without(O::Failed) => 4,
         Ended::Without(O::Unknown) => 5,
         Ended::Abandoned { .. } => 6,
+        Ended::HandedOver => 7,
     }
 }
 
@@ -217,6 +225,12 @@ impl Counts {
             What::CircuitProbed => self.one(CIRCUIT, Some(("state", "half_open"))),
             What::CircuitClosed => self.one(CIRCUIT, Some(("state", "closed"))),
             What::ActorRestarted => self.one(RESTARTS, None),
+            What::CatalogChanged { list, .. } => {
+                self.one(CATALOG_CHANGES, Some(("list", list.as_str())));
+            }
+            What::CatalogKept { list, .. } => {
+                self.one(CATALOG_KEPT, Some(("list", list.as_str())));
+            }
             What::FramesDropped { why, .. } => self.one(DROPPED, Some(("reason", why.as_str()))),
             _ => {}
         }

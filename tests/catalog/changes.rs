@@ -282,3 +282,30 @@ async fn an_event_names_a_bounded_number_and_counts_the_rest() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_list_that_could_not_be_read_is_an_event_without_the_servers_words() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let refused = json!({"error": {"code": -32603, "message": "planted by the server"}});
+            let rules = json!([{"on": "tools/list", "nth": 2, "do": [refused]}]);
+            let world = World::new(wire, era, json!({"rules": rules})).await;
+            let (supervisor, server) = open(world.spec()).await;
+            let mut events = supervisor.events();
+            let catalog = server.catalog();
+            catalog.tools().await.unwrap();
+            let why = catalog.refresh(ListKind::Tools).await.unwrap_err();
+            let event = until_told(&mut events, |w| matches!(w, What::CatalogKept { .. })).await;
+            let What::CatalogKept {
+                list, why: told, ..
+            } = &event.what
+            else {
+                unreachable!()
+            };
+            assert_eq!((*list, told), (ListKind::Tools, &why.to_string()));
+            assert!(!format!("{event:?}").contains("planted"), "{event:?}");
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
 
-use mcp_supervisor::{Page, ToolCall, ToolContract, spec::Recovery};
+use mcp_supervisor::{Notice, Page, ToolCall, ToolContract, operation::ListKind, spec::Recovery};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use serde_json::json;
 
@@ -169,6 +169,36 @@ async fn operations_outcomes_replays_reconnects_and_drops_are_counted() {
             ),
             4
         );
+        scene.end().await;
+    })
+    .await;
+
+    bounded(async {
+        let refused = json!({"error": {"code": -32603, "message": "not now"}});
+        let script = json!({
+            "tools": [{"name": "late", "if_file": "changed"}],
+            "rules": [{"on": "tools/list", "nth": 3, "do": [refused]}],
+        });
+        let scene = Scene::new(Wire::Stdio, initialize(), script).await;
+        let server = scene.open(scene.spec()).await;
+        let moved = || server.notify(Notice::new("x/moved", None));
+        moved().await.unwrap_err();
+        let catalog = server.catalog();
+        catalog.tools().await.unwrap();
+        moved().await.unwrap();
+        scene.bed.touch("changed");
+        catalog.refresh(ListKind::Tools).await.unwrap();
+        catalog.refresh(ListKind::Tools).await.unwrap_err();
+        let n = numbers(&scene.name);
+        let named = |name: &str| count(&n, &format!("mcp_supervisor.{name}"));
+        for outcome in ["not_sent", "handed_over"] {
+            let operations = format!("operations mcp.method.name=notification outcome={outcome}");
+            assert_eq!(named(&operations), 1, "{n:#?}");
+        }
+        assert_eq!(named("catalog.changes list=tools"), 1);
+        assert_eq!(named("catalog.kept list=tools"), 1);
+        let gauge = &n["mcp_supervisor.operations.in_flight"];
+        assert_eq!(*gauge, DebugValue::Gauge(0.0.into()), "all have ended");
         scene.end().await;
     })
     .await;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mcp_supervisor::{
-    CustomCall, Era, Outcome, Page, Ping, PromptGet, ResourceRead, ToolCall, ToolContract,
-    connection::ConnectionState,
+    CustomCall, Era, Notice, Outcome, Page, Ping, PromptGet, ResourceRead, ToolCall, ToolContract,
+    What, connection::ConnectionState, event::Ended,
 };
 use opentelemetry::trace::{SpanKind, Status};
 use serde_json::json;
@@ -12,7 +12,10 @@ use tracing::Instrument as _;
 
 use super::{
     Scene, attribute, everywhere,
-    support::{bounded, initialize, until, world::Wire},
+    support::{
+        bounded, initialize, until,
+        world::{Wire, until_told},
+    },
 };
 
 fn charge() -> ToolCall {
@@ -270,4 +273,54 @@ async fn what_cannot_be_sent_has_its_span_too() {
         scene.end().await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_notification_is_a_span_that_ends_when_the_transport_has_taken_it() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let scene = Scene::new(wire, era, json!({})).await;
+            let server = scene.open(scene.spec()).await;
+            let early = server.notify(Notice::new("x/moved", None)).await;
+            assert_eq!(early.unwrap_err().outcome(), Outcome::NotSent);
+            let span = scene.span();
+            assert_eq!(span.0.name, "x/moved");
+            assert_eq!(span.get("error.type").as_deref(), Some("no_session"));
+            assert_eq!(span.get("mcp_supervisor.attempts").as_deref(), Some("0"));
+
+            server.call_tool(charge()).await.unwrap();
+            let mut events = scene.supervisor.events();
+            let notice = Notice::new("x/moved", Some(json!({"to": "planted"})));
+            server.notify(notice).await.unwrap();
+            let spans = scene.spans();
+            let span = spans.last().unwrap();
+            assert_eq!(span.0.name, "x/moved");
+            assert_eq!(span.0.span_kind, SpanKind::Client);
+            assert_eq!(span.0.status, Status::Unset);
+            for (key, value) in [
+                ("mcp.method.name", Some("x/moved")),
+                ("mcp_supervisor.outcome", Some("handed_over")),
+                ("mcp_supervisor.attempts", Some("1")),
+                ("mcp_supervisor.generation", Some("1")),
+                ("jsonrpc.request.id", None),
+                ("error.type", None),
+            ] {
+                assert_eq!(span.get(key).as_deref(), value, "{key}");
+            }
+            assert!(!format!("{spans:?}").contains("planted"));
+            until_told(&mut events, |w| matches!(w, What::AttemptStarted { .. })).await;
+            let over = |w: &What| {
+                matches!(
+                    w,
+                    What::OperationFinished {
+                        ended: Ended::HandedOver,
+                        ..
+                    }
+                )
+            };
+            until_told(&mut events, over).await;
+            scene.end().await;
+        })
+        .await;
+    }
 }

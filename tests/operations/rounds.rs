@@ -67,7 +67,7 @@ fn person() -> (Person, Arc<AtomicUsize>) {
     (person, asked)
 }
 
-fn question(state: &str) -> Value {
+pub(super) fn question(state: &str) -> Value {
     json!({"result": {
         "resultType": "input_required",
         "requestState": state,
@@ -79,7 +79,7 @@ fn question(state: &str) -> Value {
 }
 
 /// `charge` asks twice, and then charges.
-fn asks_twice() -> Value {
+pub(super) fn asks_twice() -> Value {
     json!({"log_messages": true, "rules": [
         {"on": "tools/call", "params": {"requestState": null}, "do": [question("one")]},
         {"on": "tools/call", "params": {"requestState": "one"}, "do": [question("two")]},

@@ -25,11 +25,11 @@ fn task(status: &str, more: Value) -> Value {
     json!({"result": task})
 }
 
-fn created() -> Value {
+pub(super) fn created() -> Value {
     task("working", json!({"resultType": "task"}))
 }
 
-fn done() -> Value {
+pub(super) fn done() -> Value {
     let result = json!({"content": [{"type": "text", "text": "built"}], "isError": false});
     task(
         "completed",
@@ -37,7 +37,7 @@ fn done() -> Value {
     )
 }
 
-fn working() -> Value {
+pub(super) fn working() -> Value {
     task("working", json!({"resultType": "complete"}))
 }
 

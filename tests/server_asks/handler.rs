@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use mcp_supervisor::{
-    CallError, ConnectionSpec, Era, Limits, ToolCall, What,
+    CallError, ConnectionSpec, Era, Limits, Subscription, ToolCall, What,
     error::{NotSentReason, StartFailure, UnknownCause},
     event::Asked,
+    operation::ListKind,
 };
 use rmcp::{
     ClientHandler,
@@ -472,6 +473,54 @@ async fn log_messages_reach_the_handler_and_are_told_without_their_content() {
                 .collect();
             assert_eq!(totals, [1, 2]);
             assert!(!format!("{events:?}").contains("planted"));
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn progress_tasks_and_notifications_of_the_servers_own_reach_the_handler_and_so_do_pings() {
+    let notify =
+        |method: &str, params: Value| json!({"notify": {"method": method, "params": params}});
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let task = json!({
+                "taskId": "t-1", "status": "working", "ttlMs": null, "pollIntervalMs": 60,
+                "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z",
+            });
+            let mut script = asking(
+                vec![
+                    notify(
+                        "notifications/progress",
+                        json!({"progressToken": "$token", "progress": 7}),
+                    ),
+                    notify("notifications/tasks", task),
+                    notify("x/news", json!({"to": [1]})),
+                    ask("p-1", "ping", json!({})),
+                ],
+                1,
+            );
+            let standing = json!({"io.modelcontextprotocol/subscriptionId": "$id"});
+            script["rules"].as_array_mut().unwrap().push(json!({
+                "on": "subscriptions/listen", "do": [
+                    notify("notifications/subscriptions/acknowledged",
+                        json!({"notifications": {"toolsListChanged": true}, "_meta": standing})),
+                    "hang"],
+            }));
+            let world = World::new(wire, era.clone(), script).await;
+            let host = Host::new(Person::Answers);
+            let (supervisor, server) = open(spec(&world, &host)).await;
+            let wanted = Subscription::new().list(ListKind::Tools);
+            let updates = server.subscribe(wanted).unwrap();
+            server.call_tool(echo()).await.unwrap();
+            let mut expected = vec!["custom x/news", "ping", "progress 7", "task t-1"];
+            if era == Era::Discover {
+                expected.insert(0, "acknowledged Some(true)");
+            }
+            until("all was heard", || host.heard().len() >= expected.len()).await;
+            assert_eq!(host.heard(), expected);
+            drop(updates);
             shut_down(supervisor).await;
         })
         .await;

@@ -14,9 +14,10 @@ use rmcp::{
     ClientHandler, RoleClient,
     model::{
         ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
-        CustomRequest, CustomResult, ElicitRequestParams, ElicitResult, ElicitationAction,
-        ErrorData, Implementation, ListRootsResult, LoggingMessageNotificationParam, Root,
-        SamplingMessage,
+        CustomNotification, CustomRequest, CustomResult, ElicitRequestParams, ElicitResult,
+        ElicitationAction, ErrorData, Implementation, ListRootsResult,
+        LoggingMessageNotificationParam, ProgressNotificationParam, Root, SamplingMessage,
+        SubscriptionsAcknowledgedNotificationParams, TaskStatusNotificationParams,
     },
     service::{NotificationContext, RequestContext},
 };
@@ -42,6 +43,8 @@ pub(crate) struct Host {
     pub(crate) person: Mutex<Person>,
     pub(crate) asked: Mutex<Vec<String>>,
     pub(crate) logged: Mutex<Vec<String>>,
+    /// The pings, and what was told beside log messages.
+    pub(crate) heard: Mutex<Vec<String>>,
     pub(crate) at_once: AtomicUsize,
     pub(crate) most_at_once: AtomicUsize,
     pub(crate) cancelled: AtomicUsize,
@@ -81,6 +84,16 @@ impl Host {
 
     fn note(&self, what: impl Into<String>) {
         self.asked.lock().unwrap().push(what.into());
+    }
+
+    fn hear(&self, what: impl Into<String>) {
+        self.heard.lock().unwrap().push(what.into());
+    }
+
+    pub(crate) fn heard(&self) -> Vec<String> {
+        let mut heard = self.heard.lock().unwrap().clone();
+        heard.sort();
+        heard
     }
 
     async fn person(&self, context: &RequestContext<RoleClient>) {
@@ -159,6 +172,44 @@ impl ClientHandler for Host {
         self.note(format!("custom {}", request.method));
         self.person(&context).await;
         Ok(CustomResult::new(json!({"custom": true})))
+    }
+
+    async fn ping(&self, _: RequestContext<RoleClient>) -> Result<(), ErrorData> {
+        self.hear("ping");
+        Ok(())
+    }
+
+    async fn on_progress(
+        &self,
+        params: ProgressNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.hear(format!("progress {}", params.progress));
+    }
+
+    async fn on_task_status(
+        &self,
+        params: TaskStatusNotificationParams,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.hear(format!("task {}", params.task.task.task_id));
+    }
+
+    async fn on_custom_notification(
+        &self,
+        notification: CustomNotification,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.hear(format!("custom {}", notification.method));
+    }
+
+    async fn on_subscriptions_acknowledged(
+        &self,
+        params: SubscriptionsAcknowledgedNotificationParams,
+        _: NotificationContext<RoleClient>,
+    ) {
+        let tools = params.notifications.tools_list_changed;
+        self.hear(format!("acknowledged {tools:?}"));
     }
 
     async fn on_logging_message(
