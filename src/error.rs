@@ -8,20 +8,26 @@
 mod input;
 mod lifecycle;
 mod list;
+mod not_sent;
 mod task;
+mod unknown;
+mod wait;
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{error::Error, fmt, sync::Arc};
 
 use crate::{
     credentials::{Challenge, CredentialsError},
-    evidence::{Loss, Outcome, ServerError, WireFault},
-    operation::{ConnectionName, Generation, NameError, OperationId, OperationKind, Ownership},
+    evidence::{Outcome, ServerError},
+    operation::{ConnectionName, Generation, OperationId, OperationKind, Ownership},
 };
 
 pub use input::InputMissing;
 pub use lifecycle::{AddError, ReconnectError, StartError, StartFailure};
 pub use list::ListError;
+pub use not_sent::{InvalidRequest, NotSent, NotSentReason};
 pub use task::TaskError;
+pub use unknown::{Unknown, UnknownCause, Unsettled};
+pub use wait::Wait;
 
 /// An error somebody else made, shared so that errors stay cheap to clone.
 pub type Source = Arc<dyn Error + Send + Sync>;
@@ -56,15 +62,6 @@ pub enum CallError {
     Unknown(Box<Unknown>),
 }
 
-/// A request of which no byte left this process.
-#[derive(Clone, Debug)]
-pub struct NotSent {
-    /// What this is about.
-    pub about: About,
-    /// Why.
-    pub reason: NotSentReason,
-}
-
 /// A request that the server says it did not run.
 #[derive(Clone, Debug)]
 pub struct Rejected {
@@ -92,285 +89,6 @@ pub struct Failed {
     pub retry_after: Option<String>,
     /// The server's error, whole.
     pub error: ServerError,
-}
-
-/// A request that may have reached the server.
-#[derive(Clone, Debug)]
-pub struct Unknown {
-    /// What this is about.
-    pub about: About,
-    /// Why nobody knows.
-    pub cause: UnknownCause,
-    /// The HTTP status, where there was one.
-    pub status: Option<u16>,
-    /// The `Retry-After` header, as sent.
-    pub retry_after: Option<String>,
-    /// Why a contract of the client's did not settle it, where there is a contract.
-    pub unsettled: Option<Unsettled>,
-    pub(crate) source: Option<Source>,
-}
-
-/// Why a request was not sent.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NotSentReason {
-    /// It cannot be sent as it is.
-    #[error(transparent)]
-    Invalid(#[from] InvalidRequest),
-    /// The negotiated revision has no such request.
-    #[error("the negotiated revision {revision} has no {method}")]
-    NotInRevision {
-        /// The method.
-        method: &'static str,
-        /// The revision.
-        revision: String,
-    },
-    /// There is no session, and for this none is started.
-    #[error("the connection has no session, and a notification starts none")]
-    NoSession,
-    /// The server has not declared that it has what is asked for.
-    #[error("the server does not declare {what}")]
-    NotDeclared {
-        /// What.
-        what: &'static str,
-    },
-    /// The connection is full.
-    #[error("the connection has {in_flight} operations in flight and {queued} waiting")]
-    Overloaded {
-        /// The limit of operations in flight.
-        in_flight: usize,
-        /// The limit of operations waiting.
-        queued: usize,
-    },
-    /// The deadline passed first.
-    #[error("the deadline passed while it waited {0}")]
-    DeadlinePassed(Wait),
-    /// The caller cancelled first.
-    #[error("it was cancelled before it was sent")]
-    Cancelled,
-    /// No session could be started.
-    #[error(transparent)]
-    StartFailed(Arc<StartError>),
-    /// The circuit is open.
-    #[error("the circuit is open for another {retry_in:?} after repeated failures")]
-    CircuitOpen {
-        /// When a start will probe again.
-        retry_in: Duration,
-        /// The failure that opened it.
-        last: Option<Arc<StartError>>,
-    },
-    /// The supervisor no longer runs the connection: it was shut down, or the connection was closed
-    /// or detached. Of a lent connection that says nothing about the caller's own client.
-    #[error("the supervisor no longer runs this connection")]
-    Closed,
-    /// The caller-owned connection is closed.
-    #[error("the caller-owned connection is closed")]
-    CallerOwnedClosed,
-    /// The connection's actor failed while the request waited in its mailbox.
-    #[error("the connection's actor failed before it was handed over")]
-    ActorFailed,
-    /// The transport could not send it.
-    #[error("the transport could not send it: {0}")]
-    Transport(WireFault),
-    /// There is no access token for it.
-    #[error("there is no access token: {0}")]
-    Credentials(CredentialsError),
-    /// The journal could not record that it is about to be sent.
-    #[error("the journal could not record it: {0}")]
-    Journal(Source),
-    /// The client's own contract says that its absence is final.
-    #[error("it was looked up and is absent, which its contract takes as final")]
-    AbsenceIsFinal,
-}
-
-/// A request that cannot be sent as it is.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidRequest {
-    /// Its name.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// A tool's arguments are not a JSON object.
-    #[error("the arguments are {found}, and a tool takes a JSON object")]
-    ArgumentsNotAnObject {
-        /// What they are instead.
-        found: &'static str,
-    },
-    /// The key's argument is already there, with another value.
-    #[error("the argument that carries the idempotency key is already set to something else")]
-    KeyConflict,
-    /// A budget of zero.
-    #[error("the {what} is zero")]
-    ZeroBudget {
-        /// Which budget.
-        what: &'static str,
-    },
-    /// The cap of an attempt is longer than the total.
-    #[error("the attempt limit {attempt:?} exceeds the total {total:?}")]
-    InvertedBudget {
-        /// The attempt's cap.
-        attempt: Duration,
-        /// The total.
-        total: Duration,
-    },
-    /// A task of another connection.
-    #[error("the task belongs to the connection {connection:?}")]
-    OtherConnection {
-        /// The connection that it belongs to.
-        connection: ConnectionName,
-    },
-    /// A method that belongs to the runtime.
-    #[error("the method opens or closes a session, which is the runtime's part")]
-    ReservedMethod,
-}
-
-/// Which wait ran out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Wait {
-    /// For a place in the connection.
-    Admission,
-    /// In the mailbox, or for a session to start.
-    Session,
-    /// For an access token, before anything was written.
-    Credentials,
-    /// In the writer's queue, or for the answer: the total.
-    Total,
-    /// For the answer: the attempt's cap.
-    Attempt,
-    /// For the next sign of progress.
-    Idle,
-    /// For the input that the server asked the host's handler for.
-    Input,
-}
-
-impl fmt::Display for Wait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Admission => "for a place in the connection",
-            Self::Session => "for a session",
-            Self::Credentials => "for an access token",
-            Self::Total => "for the answer (total)",
-            Self::Attempt => "for the answer (attempt limit)",
-            Self::Idle => "for progress (idle limit)",
-            Self::Input => "for the host's handler",
-        })
-    }
-}
-
-/// Why nobody knows whether a request ran.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnknownCause {
-    /// The session ended.
-    #[error("{0}")]
-    SessionEnded(Loss),
-    /// The server says that the session is over.
-    #[error("the server says that the session is over (JSON-RPC error {})", .0.code)]
-    SessionEndedByServer(ServerError),
-    /// A deadline passed.
-    #[error("the deadline passed while it waited {0}")]
-    DeadlinePassed(Wait),
-    /// The caller cancelled.
-    #[error("it was cancelled after it may have been sent")]
-    Cancelled,
-    /// The exchange broke below JSON-RPC.
-    #[error("{0}")]
-    Wire(WireFault),
-    /// An HTTP status that says nothing about the request.
-    #[error("the server answered with HTTP status {0}")]
-    Status(u16),
-    /// The layer below ended the call although the session goes on.
-    #[error("the call ended without an answer while the session went on")]
-    CallEnded,
-    /// The answer is of another type than the request asks for.
-    #[error("the answer is not of the type that {0} has")]
-    WrongType(&'static str),
-    /// The connection's actor failed after the hand-over.
-    #[error("the connection's actor failed after the hand-over")]
-    ActorFailed,
-    /// The server asked for input before it goes on, and did not get it: it stopped half-way.
-    #[error("the server asked for input, and {0}")]
-    InputMissing(InputMissing),
-}
-
-impl UnknownCause {
-    /// The cause as a word for a label.
-    #[must_use]
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::SessionEnded(_) | Self::SessionEndedByServer(_) => "session_ended",
-            Self::DeadlinePassed(_) => "deadline",
-            Self::Cancelled => "cancelled",
-            Self::Wire(_) => "wire",
-            Self::Status(_) => "status",
-            Self::CallEnded => "call_ended",
-            Self::WrongType(_) => "wrong_type",
-            Self::ActorFailed => "actor_failed",
-            Self::InputMissing(_) => "input_missing",
-        }
-    }
-}
-
-impl NotSentReason {
-    /// The reason as a word for a label.
-    #[must_use]
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Invalid(_) => "invalid",
-            Self::NotInRevision { .. } => "not_in_revision",
-            Self::NoSession => "no_session",
-            Self::NotDeclared { .. } => "not_declared",
-            Self::Credentials(_) => "credentials",
-            Self::Overloaded { .. } => "overloaded",
-            Self::DeadlinePassed(_) => "deadline",
-            Self::Cancelled => "cancelled",
-            Self::StartFailed(_) => "start_failed",
-            Self::CircuitOpen { .. } => "circuit_open",
-            Self::Closed => "closed",
-            Self::CallerOwnedClosed => "caller_owned_closed",
-            Self::ActorFailed => "actor_failed",
-            Self::Transport(_) => "transport",
-            Self::Journal(_) => "journal",
-            Self::AbsenceIsFinal => "absent",
-        }
-    }
-}
-
-/// Why a contract did not settle an unknown outcome.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Unsettled {
-    /// The caller owns the connection, and nothing is repeated or looked up on what is lent.
-    #[error("its contract allows nothing on a caller-owned connection")]
-    CallerOwned,
-    /// The contract needs an idempotency key, and the operation has none.
-    #[error("its contract needs an idempotency key")]
-    NoKey,
-    /// The attempts or the time that the contract may spend were spent.
-    #[error("its contract's attempts or time are spent")]
-    Spent,
-    /// The status tool does not know it, and its absence is not final.
-    #[error("its status tool does not know it yet")]
-    Absent,
-    /// The status tool could not be asked.
-    #[error("its status tool could not be asked")]
-    LookUpFailed,
-    /// The tool's schema on the new session is not the one the call was made against.
-    #[error("the tool changed or vanished on the new session")]
-    ToolChanged,
-    /// The tool's schema could not be read, so that nobody knows whether it is the same.
-    #[error("the tool's schema could not be read to compare it")]
-    SchemaUnknown,
-    /// The repeat was not sent. The attempt before it may have run.
-    #[error("the repeat that its contract allows could not be sent")]
-    RepeatNotSent,
-    /// The server refused the repeat. The attempt before it may have run.
-    #[error("the server refused the repeat that its contract allows")]
-    RepeatRejected,
-    /// The caller cancelled, or the connection was closed, before the contract was done.
-    #[error("it was stopped before its contract was done")]
-    Interrupted,
 }
 
 fn challenge_in(error: &CredentialsError) -> Option<Challenge> {

@@ -128,11 +128,13 @@
 //! | [`supervisor`] | opening, lending, shutting down |
 //! | [`link`] | a supervisor below an actor of the host's own |
 //!
+//! Three more show nothing: `telemetry` (one span for each operation), `transport` (bytes, HTTP and
+//! processes) and `session` (one generation's life).
+//!
 //! The crate is for Unix. OAuth is the feature `oauth`, off by default; [`credentials`] is the seam for a
 //! source of tokens of the host's own. The features `stdio`, `http`, `tls` and `metrics` are
 //! on by default; `otel` sends the trace context of an operation's span to the servers that a host
 //! trusts with it.
-
 //!
 //! TLS is rustls. Where the program has installed no crypto provider of its own by the time the first
 //! HTTP connection is opened, ring is installed for the process. A program that also builds `reqwest`

@@ -10,6 +10,7 @@ mod kept;
 mod offer;
 mod standing;
 mod start;
+mod withheld;
 
 use std::{
     future::Future,

@@ -4,36 +4,34 @@
 //! mailbox.
 
 mod branch;
+mod builder;
 mod circuit;
 mod configured;
+mod gate;
 mod registry;
+mod shutdown;
 mod tree;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    sync::{Arc, Mutex},
 };
 
-use ractor::{Actor, ActorCell, ActorRef};
+use ractor::ActorRef;
 use rmcp::{
     Peer, RoleClient,
     model::ProtocolVersion,
     service::{RunningService, Service},
 };
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout_at},
-};
+use tokio::sync::oneshot;
 
 use crate::{
-    connection::{Admission, Gate, Line, LineSource},
+    connection::{Line, LineSource},
     error::AddError,
-    event::{EventStream, Stopped, What},
+    event::EventStream,
     evidence::SessionEndedList,
     handle::{Handle, LentConnection, OwnedConnection, SharedConnection},
-    journal::Journal,
-    operation::{ConnectionName, Generation, NameError, OperationId, Ownership, SupervisorPath},
+    operation::{ConnectionName, Generation, Ownership, SupervisorPath},
     policy::{Repeats, ToolContract},
     session::{Connector, Session},
     spec::{ConnectionSpec, Limits, Settings, SpecError, settings_setters},
@@ -41,14 +39,13 @@ use crate::{
     transport::Pulse,
 };
 use branch::Branch;
-use circuit::{Change, Circuit, Permission};
+pub use builder::{SupervisorBuilder, SupervisorError};
+use circuit::Circuit;
 use configured::Configured;
 pub use configured::{ApplyError, ApplyReport, ServerChange};
-use tree::{Message, SupervisorActor};
-
-/// How long callers are given, at the end of a shutdown, to learn their outcomes, so that the
-/// report can tell of them.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+use gate::CircuitGate;
+pub use shutdown::{ConnectionReport, ShutdownReport};
+use tree::Message;
 
 /// Opens connections and looks after them.
 ///
@@ -61,28 +58,6 @@ pub struct Supervisor {
     actor: ActorRef<Message>,
     branch: Arc<Branch>,
     configured: tokio::sync::Mutex<Configured>,
-}
-
-/// Builds a [`Supervisor`].
-#[derive(Default)]
-pub struct SupervisorBuilder {
-    journal: Option<Arc<dyn Journal>>,
-    above: Option<(Arc<Branch>, String)>,
-}
-
-/// A supervisor that could not be started.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SupervisorError {
-    /// Its name among the supervisors.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// The supervisor above it is shutting down, or gone.
-    #[error("the supervisor above it is shutting down; start it under another one, or under none")]
-    ShuttingDown,
-    /// Its actor could not be started.
-    #[error("the supervisor's actor could not be started; is the parent actor still running?")]
-    NoActor,
 }
 
 /// The rules under which a caller-owned connection is used.
@@ -100,102 +75,6 @@ impl LentSpec {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-}
-
-impl SupervisorBuilder {
-    /// Records every operation in `journal`.
-    #[must_use]
-    pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
-        self.journal = Some(journal);
-        self
-    }
-
-    /// Puts the supervisor below `above`, as `name`: the supervisor of an agent below its host's.
-    ///
-    /// It has connections of its own, whose names may be taken above and elsewhere, and the journal
-    /// of `above` unless it is given one. It may be shut down or dropped at any time, which leaves
-    /// what is above as it is. In the other direction, a shutdown of `above` stops it within the same
-    /// deadline and tells of its connections in the same report; when `above` goes, it goes too. Who
-    /// subscribes to the events of `above` is told its events as well.
-    ///
-    /// The name need not be unique: an agent that is started again has the name of the one before,
-    /// whose servers may still be stopping.
-    ///
-    /// ```
-    /// # use mcp_supervisor::{Supervisor, StdioSpec};
-    /// # use std::time::Duration;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let host = Supervisor::builder().start().await?;
-    /// let clerk = Supervisor::builder().under(&host, "clerk").start().await?;
-    /// clerk.open("billing", StdioSpec::new("billing-server")).await?;
-    ///
-    /// let report = host.shutdown(Duration::from_secs(2)).await;
-    /// let billing = &report.connections[0];
-    /// assert_eq!(format!("{}/{}", billing.supervisor, billing.name), "clerk/billing");
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn under(mut self, above: &Supervisor, name: impl Into<String>) -> Self {
-        self.above = Some((Arc::clone(&above.branch), name.into()));
-        self
-    }
-
-    /// Starts the supervisor in the current tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// [`SupervisorError`], if its actor cannot be started, or if it is to be under a supervisor that
-    /// is shutting down.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a tokio runtime.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped, no supervisor is left behind.
-    pub async fn start(self) -> Result<Supervisor, SupervisorError> {
-        self.start_under(None).await
-    }
-
-    pub(crate) async fn start_under(
-        self,
-        parent: Option<ActorCell>,
-    ) -> Result<Supervisor, SupervisorError> {
-        let branch = match &self.above {
-            None => Branch::top(self.journal),
-            Some((above, name)) => Branch::below(above, name, self.journal)?,
-        };
-        let branch = Arc::new(branch);
-        let above = self.above.as_ref().map(|(above, _)| above);
-        // Below an actor of the host's it ends with that one. Otherwise it ends with the supervisor
-        // above it, whose actor is then its parent.
-        let parent = parent.or_else(|| above.and_then(|above| above.actor()));
-        let arguments = Arc::clone(&branch);
-        let spawned = match parent {
-            None => Actor::spawn(None, SupervisorActor, arguments).await,
-            Some(parent) => Actor::spawn_linked(None, SupervisorActor, arguments, parent).await,
-        };
-        let (actor, _) = spawned.map_err(|_| match above {
-            Some(above) if above.closing.is_cancelled() => SupervisorError::ShuttingDown,
-            _ => SupervisorError::NoActor,
-        })?;
-        branch.is_run_by(actor.get_cell());
-        // Dropped on the way out, it stops the actor.
-        let supervisor = Supervisor {
-            actor,
-            branch,
-            configured: tokio::sync::Mutex::default(),
-        };
-        if let Some(above) = above
-            && !above.adopt(&supervisor.branch)
-        {
-            return Err(SupervisorError::ShuttingDown);
-        }
-        Ok(supervisor)
     }
 }
 
@@ -397,56 +276,6 @@ impl Supervisor {
     pub fn events(&self) -> EventStream {
         self.branch.events.subscribe()
     }
-
-    /// Stops everything, here and at the supervisors below: new work is refused, what is in flight
-    /// has until `deadline` to finish, what is still queued then is recalled, and the sessions are
-    /// closed in the reverse order of their opening, those of the supervisors below first. A lent
-    /// connection is left as it is.
-    ///
-    /// It takes at most the deadline, the graces of the connections, and a few seconds.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped, everything is stopped at once, in the background.
-    pub async fn shutdown(self, deadline: Duration) -> ShutdownReport {
-        let lines = self.branch.close_admission();
-        let until = Instant::now() + deadline;
-        let mut drained = Vec::with_capacity(lines.len());
-        for (_, line) in &lines {
-            drained.push(timeout_at(until, line.idle()).await.is_ok());
-        }
-        for (_, line) in lines.iter().rev() {
-            line.close_now();
-        }
-        for (_, line) in lines.iter().rev() {
-            line.stopped().await;
-        }
-        for line in self.branch.leaving() {
-            line.stopped().await;
-        }
-        let until = Instant::now() + LAST_WORDS;
-        for (_, line) in &lines {
-            // Whoever does not fetch an outcome by then is not in the report.
-            let _ = timeout_at(until, line.idle()).await;
-        }
-        let connections = lines
-            .into_iter()
-            .zip(drained)
-            .map(|((supervisor, line), drained)| ConnectionReport {
-                supervisor,
-                name: line.name.clone(),
-                ownership: line.ownership,
-                drained,
-                unknown: line
-                    .left_unknown
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clone(),
-                stopped: line.hardest_stop(),
-            })
-            .collect();
-        ShutdownReport { connections }
-    }
 }
 
 impl Drop for Supervisor {
@@ -465,102 +294,11 @@ impl fmt::Debug for Supervisor {
     }
 }
 
-impl fmt::Debug for SupervisorBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SupervisorBuilder").finish_non_exhaustive()
-    }
-}
-
-/// What a shutdown left behind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct ShutdownReport {
-    /// One entry for each connection, in the order of their opening; then those of the supervisors
-    /// below.
-    pub connections: Vec<ConnectionReport>,
-}
-
-impl ShutdownReport {
-    /// The operations of which nobody knows whether they ran.
-    pub fn unknown(&self) -> impl Iterator<Item = OperationId> + '_ {
-        self.connections
-            .iter()
-            .flat_map(|c| c.unknown.iter().copied())
-    }
-}
-
-/// What a shutdown left behind of one connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ConnectionReport {
-    /// The supervisor of the connection: the one that was shut down, or one below it.
-    pub supervisor: SupervisorPath,
-    /// The connection.
-    pub name: ConnectionName,
-    /// Who owns it. A lent connection was left as it is.
-    pub ownership: Ownership,
-    /// Whether everything in flight finished before the deadline.
-    pub drained: bool,
-    /// The operations of which nobody knows whether they ran.
-    pub unknown: Vec<OperationId>,
-    /// How far the runtime had to go to stop a session of it; `None` if it never had one.
-    pub stopped: Option<Stopped>,
-}
-
 /// Checks a spec, and builds what its sessions come from.
 fn source_of(spec: &ConnectionSpec) -> Result<LineSource, SpecError> {
     spec.check()?;
     spec.is_complete()?;
     Ok(LineSource::Owned(Arc::new(Connector::new(spec)?)))
-}
-
-/// A connection's circuit behind the question that the connection asks.
-struct CircuitGate {
-    circuit: Mutex<Circuit>,
-    cool_down: Duration,
-    tell: Box<dyn Fn(What) + Send + Sync>,
-}
-
-impl CircuitGate {
-    fn told(&self, change: Option<Change>) {
-        match change {
-            None => {}
-            Some(Change::Opened) => (self.tell)(What::CircuitOpened {
-                cool_down: self.cool_down,
-            }),
-            Some(Change::Probed) => (self.tell)(What::CircuitProbed),
-            Some(Change::Closed) => (self.tell)(What::CircuitClosed),
-        }
-    }
-
-    fn circuit(&self) -> std::sync::MutexGuard<'_, Circuit> {
-        self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Gate for CircuitGate {
-    fn may_start(&self, now: std::time::Instant) -> Admission {
-        let (permission, change) = self.circuit().may_start(now, rand::random());
-        self.told(change);
-        match permission {
-            Permission::Start { after, probe } => Admission::Start { after, probe },
-            Permission::Refused { retry_in } => Admission::Open { retry_in },
-        }
-    }
-
-    fn open_for(&self, now: std::time::Instant) -> Option<Duration> {
-        self.circuit().open_for(now)
-    }
-
-    fn failed(&self, now: std::time::Instant) {
-        let change = self.circuit().failed(now);
-        self.told(change);
-    }
-
-    fn proved(&self, _: std::time::Instant) {
-        let change = self.circuit().proved();
-        self.told(change);
-    }
 }
 
 #[cfg(test)]

@@ -5,10 +5,21 @@
 //! every crate at `DEBUG` and of this one at `TRACE`, spans as logged and as exported, events,
 //! errors with their causes, metrics as a page, and the `Debug` output of everything.
 
+#![allow(
+    deprecated,
+    reason = "samplings and log messages are what the revisions before 2026-07-28 have"
+)]
+
 #[path = "support/mod.rs"]
 mod support;
 
-use std::{collections::BTreeSet, error::Error, fmt::Write as _, sync::LazyLock, time::Duration};
+use std::{
+    collections::BTreeSet,
+    error::Error,
+    fmt::{Debug, Write as _},
+    sync::{Arc, LazyLock, Mutex},
+    time::Duration,
+};
 
 use mcp_supervisor::{
     CallError, Connection, ConnectionSpec, CustomCall, Era, Event, HttpSpec, Limits, Outcome, Page,
@@ -20,15 +31,18 @@ use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanEven
 use rmcp::{
     ClientHandler, RoleClient,
     model::{
-        ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction,
-        ErrorData, Implementation,
+        ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
+        CustomNotification, CustomRequest, CustomResult, ElicitRequestParams, ElicitResult,
+        ElicitationAction, ErrorData, Implementation, LoggingMessageNotificationParam,
+        ProgressNotificationParam, ResourceUpdatedNotificationParam,
     },
-    service::RequestContext,
+    service::{NotificationContext, RequestContext},
 };
 use serde_json::{Value, json};
 use support::{
     Bed, bounded,
     logs::Logs,
+    until,
     world::{Wire, everywhere},
 };
 use tracing_subscriber::{
@@ -64,9 +78,7 @@ fn found(text: &str) -> BTreeSet<String> {
 // ------------------------------------------------------------------------------ what is emitted
 
 struct Emitted {
-    /// Of every crate but rmcp.
     logs: Logs,
-    of_rmcp: Logs,
     spans: InMemorySpanExporter,
     page: PrometheusHandle,
 }
@@ -84,64 +96,139 @@ where
 }
 
 static EMITTED: LazyLock<Emitted> = LazyLock::new(|| {
-    let (logs, of_rmcp) = (Logs::default(), Logs::default());
+    let logs = Logs::default();
     let spans = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder()
         .with_simple_exporter(spans.clone())
         .build();
-    let all_but_rmcp = Targets::new()
+    let levels = Targets::new()
         .with_default(LevelFilter::DEBUG)
-        .with_target("mcp_supervisor", LevelFilter::TRACE)
-        .with_target("rmcp", LevelFilter::OFF);
-    let rmcp_alone = Targets::new().with_target("rmcp", LevelFilter::DEBUG);
+        .with_target("mcp_supervisor", LevelFilter::TRACE);
     let exported = tracing_opentelemetry::layer().with_tracer(provider.tracer("tests"));
     tracing_subscriber::registry()
-        .with(text(&logs).with_filter(all_but_rmcp.clone()))
-        .with(text(&of_rmcp).with_filter(rmcp_alone))
-        .with(exported.with_filter(all_but_rmcp))
+        .with(text(&logs).with_filter(levels.clone()))
+        .with(exported.with_filter(levels))
         .init();
     let recorder = PrometheusBuilder::new().build_recorder();
     let page = recorder.handle();
     metrics::set_global_recorder(recorder).unwrap();
-    Emitted {
-        logs,
-        of_rmcp,
-        spans,
-        page,
-    }
+    Emitted { logs, spans, page }
 });
 
 // ------------------------------------------------------------------------------ what is planted
 
-/// Answers what it is asked with a secret.
-struct Person;
+/// Answers what it is asked with a secret, and keeps what it hears.
+#[derive(Clone, Default)]
+struct Person(Arc<Mutex<String>>);
+
+impl Person {
+    fn note(&self, heard: &impl Debug) {
+        write!(self.0.lock().unwrap(), "{heard:?} ").unwrap();
+    }
+}
 
 impl ClientHandler for Person {
     async fn create_elicitation(
         &self,
-        _: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
+        asked: ElicitRequestParams,
+        context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
+        self.note(&asked);
+        self.note(&context.peer.peer_info().unwrap());
         let content = json!({"name": planted("elicited")});
         Ok(ElicitResult::new(ElicitationAction::Accept).with_content(content))
     }
 
+    async fn create_message(
+        &self,
+        asked: CreateMessageRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        self.note(&asked);
+        Err(ErrorData::internal_error(planted("no"), None))
+    }
+
+    async fn on_custom_request(
+        &self,
+        asked: CustomRequest,
+        _: RequestContext<RoleClient>,
+    ) -> Result<CustomResult, ErrorData> {
+        self.note(&asked);
+        Ok(CustomResult(json!({"f": planted("custom-yes")})))
+    }
+
+    async fn on_progress(
+        &self,
+        told: ProgressNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.note(&told);
+    }
+
+    async fn on_logging_message(
+        &self,
+        told: LoggingMessageNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.note(&told);
+    }
+
+    async fn on_resource_updated(
+        &self,
+        told: ResourceUpdatedNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.note(&told);
+    }
+
+    async fn on_custom_notification(
+        &self,
+        told: CustomNotification,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.note(&told);
+    }
+
     fn get_info(&self) -> ClientConfig {
-        let capabilities = ClientCapabilities::builder().enable_elicitation().build();
+        let capabilities = ClientCapabilities::builder()
+            .enable_elicitation()
+            .enable_sampling()
+            .build();
         ClientConfig::new(capabilities, Implementation::new("the host", "1"))
     }
 }
 
-fn script() -> Value {
+fn script(wire: Wire) -> Value {
     let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     let asks = json!({"jsonrpc": "2.0", "id": "e-1", "method": "elicitation/create", "params": {
         "mode": "form", "message": planted("question"), "requestedSchema": schema,
+    }});
+    let samples = json!({"jsonrpc": "2.0", "id": "e-2", "method": "sampling/createMessage", "params": {
+        "maxTokens": 1, "messages": [
+            {"role": "user", "content": {"type": "text", "text": planted("sampling")}},
+        ],
+    }});
+    let custom = json!({"jsonrpc": "2.0", "id": "e-3", "method": "x/ask", "params": {
+        "g": planted("custom-question"),
+    }});
+    let stray = json!({"jsonrpc": "2.0", "error": {
+        "code": -32700, "message": planted("stray"), "data": planted("stray-data"),
+    }});
+    // Over HTTP it would belong to the call.
+    let stray = match wire {
+        Wire::Stdio => json!({"send": stray}),
+        Wire::Http => json!({"sleep_ms": 0}),
+    };
+    let told = json!({"method": "x/told", "params": {"h": planted("told")}});
+    let taken_back = json!({"method": "notifications/cancelled", "params": {
+        "requestId": "e-0", "reason": planted("reason"),
     }});
     let progress = json!({"method": "notifications/progress", "params": {
         "progressToken": "$token", "progress": 1, "message": planted("progress"),
     }});
     let log = json!({"method": "notifications/message", "params": {
-        "level": "info", "data": planted("log"),
+        "level": "info", "logger": planted("logger"), "data": planted("log"),
+        "_meta": {"i": planted("log-meta")},
     }});
     let updated = json!({"method": "notifications/resources/updated", "params": {
         "uri": format!("x://y?{}", planted("updated")),
@@ -162,10 +249,12 @@ fn script() -> Value {
         "instructions": planted("instructions"),
         "rules": [
             {"on": "tools/call", "tool": "echo", "do": [
-                {"notify": progress}, {"notify": log}, {"notify": updated}, {"send": asks},
+                {"notify": progress}, {"notify": log}, {"notify": updated}, {"notify": told},
+                {"notify": taken_back}, stray,
+                {"send": asks}, {"send": samples}, {"send": custom},
                 {"wait_file": "answered"}, {"result": answer},
             ]},
-            {"on": "response", "do": [{"touch": "answered"}]},
+            {"on": "response", "nth": 3, "do": [{"touch": "answered"}]},
             {"on": "tools/call", "tool": "lookup", "do": [{"error": error}]},
             {"on": "tools/call", "tool": "slow", "do": [{"error": refusal}]},
             {"on": "tools/call", "tool": "progress", "do": ["hang"]},
@@ -245,7 +334,7 @@ async fn use_it(server: &Connection, told: &mut String) {
 }
 
 async fn story(wire: Wire, era: Era, told: &mut String) {
-    let bed = Bed::new(script());
+    let bed = Bed::new(script(wire));
     let server = match wire {
         Wire::Http => Some(bed.http().await),
         Wire::Stdio => None,
@@ -265,6 +354,7 @@ async fn story(wire: Wire, era: Era, told: &mut String) {
                 .into()
         }
     };
+    let person = Person::default();
     let limits = Limits {
         total: Duration::from_secs(20),
         ..Limits::default()
@@ -272,7 +362,7 @@ async fn story(wire: Wire, era: Era, told: &mut String) {
     let spec = spec
         .era(era)
         .limits(limits)
-        .handler(Person)
+        .handler(person.clone())
         .trace_context(TraceContext::SentWithBaggage)
         .contract("charge", ToolContract::Idempotent);
     let supervisor = Supervisor::builder().start().await.unwrap();
@@ -304,8 +394,25 @@ async fn story(wire: Wire, era: Era, told: &mut String) {
         "cursor",
         "custom",
         "elicited",
+        "no",
+        "custom-yes",
     ] {
         assert!(read.contains(&planted(place)), "{place} was not sent");
+    }
+    // And the server's have reached the handler, whole.
+    for place in [
+        "instructions",
+        "progress",
+        "log",
+        "logger",
+        "updated",
+        "told",
+        "question",
+        "sampling",
+        "custom-question",
+    ] {
+        let heard = || found(&person.0.lock().unwrap()).contains(place);
+        until(place, heard).await;
     }
     drop(server);
     bed.until_all_gone().await;
@@ -325,6 +432,10 @@ async fn nothing_that_is_emitted_holds_what_was_said_or_what_opens_a_door() {
         "attempt ended",
         "tools/call echo",
         "DEBUG hyper_util",
+        "Service initialized as client",
+        "received notification",
+        "received request",
+        "response message",
     ] {
         assert!(logs.contains(seen), "{seen} is captured");
     }
@@ -358,19 +469,4 @@ async fn nothing_that_is_emitted_holds_what_was_said_or_what_opens_a_door() {
         told.contains(&planted("stderr")),
         "the tail of stderr is told"
     );
-
-    // rmcp logs by itself what the server says unasked and what the handler answers. Nothing here
-    // can keep it from that; the document says how the host does.
-    let of_rmcp = emitted.of_rmcp.text();
-    let by_rmcp = found(&of_rmcp);
-    let named = [
-        "progress",
-        "log",
-        "updated",
-        "question",
-        "elicited",
-        "instructions",
-    ];
-    let named: BTreeSet<_> = named.map(str::to_owned).into();
-    assert_eq!(by_rmcp, named, "what docs/observability.md says of rmcp");
 }

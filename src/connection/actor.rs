@@ -1,28 +1,29 @@
 //! The actor behind a connection's mailbox: it carries out what `step` decides.
 
+mod handing;
+mod sessions;
+
 use std::{
     collections::VecDeque,
     sync::{Arc, PoisonError},
 };
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio::{
-    sync::{oneshot, watch},
-    time::Instant,
-};
+use sessions::StartPlan;
+use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     ConnectionState, Line, LineSource, Mailbox,
-    step::{Health, Input, Phase, Refusal, Retire, State, Step},
-    ticket::{Attempt, Handing, Ticket},
+    step::{Health, Input, Phase, Refusal, State, Step},
+    ticket::Ticket,
 };
 use crate::{
     error::{NotSentReason, ReconnectError, StartError},
     event::What,
     evidence::Loss,
     operation::Generation,
-    session::{After, Command, Report, Session, SessionActor, SessionArgs, SessionHandle},
+    session::{Command, Report, Session, SessionHandle},
     transport::Pulse,
 };
 
@@ -184,13 +185,6 @@ impl Drop for Working {
     }
 }
 
-/// A session that is to be started.
-struct StartPlan {
-    at: Instant,
-    probe: bool,
-    drain_first: Option<Arc<Pulse>>,
-}
-
 impl Working {
     /// Starts the session that was decided on, if one was, and leaves when there is nothing left to
     /// do. Spawning waits for the child's mailbox, never for a server.
@@ -323,320 +317,6 @@ impl Working {
         }
     }
 
-    /// What the session that is being started says.
-    fn news(&mut self, generation: Generation, report: Report) -> Option<StartPlan> {
-        let current = self
-            .current
-            .as_mut()
-            .filter(|c| c.pulse.generation == generation)?;
-        match report {
-            Report::Started(session) => {
-                current.session = Some(session);
-                let _ = self.step(Input::Started);
-                for reply in self.reconnects.drain(..) {
-                    // Whoever asked may have stopped waiting.
-                    let _ = reply.send(Ok(generation));
-                }
-                self.publish();
-                if self.health() == Health::Over {
-                    self.lose()
-                } else {
-                    self.flush()
-                }
-            }
-            // It was live already: its end is told by its supervision event.
-            Report::Failed(_) if current.session.is_some() => None,
-            Report::Failed(error) => {
-                self.fail_start(&error);
-                None
-            }
-        }
-    }
-
-    fn fail_start(&mut self, error: &Arc<StartError>) {
-        self.current = None;
-        self.last_failure = Some(Arc::clone(error));
-        if self.step(Input::StartFailed) == Step::FailWaiting {
-            self.fail_waiting(&NotSentReason::StartFailed(Arc::clone(error)));
-        }
-        for reply in self.reconnects.drain(..) {
-            // Whoever asked may have stopped waiting.
-            let _ = reply.send(Err(ReconnectError::StartFailed(Arc::clone(error))));
-        }
-        self.publish();
-    }
-
-    fn session_ended(&mut self, who: &ActorCell) -> Option<StartPlan> {
-        if let Some(at) = self
-            .retired
-            .iter()
-            .position(|(a, _)| a.get_id() == who.get_id())
-        {
-            self.retired.remove(at);
-            return None;
-        }
-        let is_current = self
-            .current
-            .as_ref()
-            .and_then(|c| c.actor.as_ref())
-            .is_some_and(|actor| actor.get_id() == who.get_id());
-        // Before `Started` or `Failed` it can only have been told to stop, and `Failed` follows.
-        let was_live = self.current.as_ref().is_some_and(|c| c.session.is_some());
-        if is_current && was_live {
-            self.lose()
-        } else {
-            None
-        }
-    }
-
-    /// The current session is over.
-    fn lose(&mut self) -> Option<StartPlan> {
-        let current = self.current.take()?;
-        let pulse = current.pulse;
-        let why = pulse.loss().map(ToString::to_string).unwrap_or_default();
-        let unanswered = pulse.unanswered();
-        // What its owner closes is no loss. That it is over is told when it has stopped.
-        if self.state.phase != Phase::Closed {
-            self.line.tell(What::SessionLost {
-                generation: pulse.generation,
-                why,
-                unanswered,
-            });
-        }
-        if let (Some(actor), Some(handle)) = (current.actor, current.handle) {
-            self.retired.push_back((actor, handle));
-        }
-        self.take_back(true);
-        // What may run on that session alone waits for no other.
-        self.waiting.retain(|ticket| {
-            let only_there = ticket.attempt.only_in == Some(pulse.generation);
-            if only_there {
-                ticket.misplace();
-            }
-            !only_there
-        });
-        let waiting = !self.waiting.is_empty();
-        let step = self.step(Input::Ended {
-            answered: pulse.answers() > 0,
-            waiting,
-        });
-        self.publish();
-        self.start_or_refuse(step)
-    }
-
-    /// Puts what a session has not sent before everything that waits, in its order.
-    ///
-    /// The last one is taken back first, because the writer goes the other way: where the two meet,
-    /// all that was sent is older than all that was not.
-    fn take_back(&mut self, session_is_over: bool) {
-        for ticket in std::mem::take(&mut self.outstanding).into_iter().rev() {
-            if ticket.take_back(session_is_over) {
-                self.waiting.push_front(ticket);
-            }
-        }
-    }
-
-    fn plan(
-        &mut self,
-        after: std::time::Duration,
-        probe: bool,
-        retire: Option<Retire>,
-    ) -> StartPlan {
-        let mut drain_first = None;
-        if let Some(why) = retire
-            && let Some(pulse) = self.retire(match why {
-                Retire::Suspect => "it may be dead, and nothing was heard since",
-                Retire::Requested => "a new session was asked for",
-            })
-            && why == Retire::Requested
-        {
-            drain_first = Some(pulse);
-        }
-        StartPlan {
-            at: Instant::now() + after,
-            probe,
-            drain_first,
-        }
-    }
-
-    /// Gives the current session nothing more. It ends when nothing is in flight on it.
-    fn retire(&mut self, why: &'static str) -> Option<Arc<Pulse>> {
-        let Some(Current {
-            actor: Some(actor),
-            handle: Some(handle),
-            pulse,
-            ..
-        }) = self.current.take()
-        else {
-            return None;
-        };
-        self.line.tell(What::SessionRetired {
-            generation: pulse.generation,
-            why,
-        });
-        self.take_back(false);
-        // At most one session drains beside the live one.
-        for (_, older) in &self.retired {
-            older.command(Command::Close("a newer session took its place"));
-        }
-        handle.command(Command::Retire);
-        self.retired.push_back((actor, handle));
-        Some(pulse)
-    }
-
-    fn begin(
-        &mut self,
-        plan: StartPlan,
-        myself: &ActorRef<Message>,
-    ) -> (SessionActor, SessionArgs) {
-        let line = Arc::clone(&self.line);
-        let generation = line.next_generation();
-        let tell: Arc<dyn Fn(What) + Send + Sync> = {
-            // Weak, because the line holds its newest pulse, and the pulse this.
-            let line = Arc::downgrade(&line);
-            Arc::new(move |what| {
-                if let Some(line) = line.upgrade() {
-                    line.tell(what);
-                }
-            })
-        };
-        let pulse = Arc::new(Pulse::new(generation, Arc::clone(&tell)));
-        pulse.on_room(line.room_caller());
-        pulse.on_end(line.end_caller());
-        *line.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&pulse));
-        let (command, commands) = watch::channel(Command::Run);
-        let mut after = line.must_be_gone(std::mem::take(&mut self.after_failure));
-        if let Some(pulse) = plan.drain_first {
-            after.insert(
-                0,
-                After::Drained(pulse, line.settings.limits.reconnect_grace),
-            );
-        }
-        let gone = CancellationToken::new();
-        line.stopping
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(gone.clone());
-        self.current = Some(Current {
-            actor: None,
-            handle: Some(SessionHandle(command)),
-            pulse: Arc::clone(&pulse),
-            session: None,
-        });
-        line.tell(What::SessionStarting { generation });
-        self.publish();
-        let LineSource::Owned(connector) = &line.source else {
-            unreachable!("a lent connection never starts a session: its state has no way to it");
-        };
-        let report = {
-            let myself = myself.clone();
-            // Without an actor nobody waits for the report.
-            Box::new(move |report| drop(myself.send_message(Message::Session(generation, report))))
-        };
-        let args = SessionArgs {
-            connection: line.name.clone(),
-            connector: Arc::clone(connector),
-            settings: Arc::clone(&line.settings),
-            notices: Arc::clone(&line.notices),
-            log_level: Arc::clone(&line.log_level),
-            pulse,
-            command: commands,
-            gone,
-            after,
-            not_before: plan.at,
-            probe: plan.probe,
-            report,
-            tell,
-        };
-        (SessionActor, args)
-    }
-
-    fn started(&mut self, actor: ActorCell) {
-        if let Some(current) = &mut self.current {
-            current.actor = Some(actor);
-        }
-    }
-
-    /// Hands over what waits, as far as there is room.
-    fn flush(&mut self) -> Option<StartPlan> {
-        while self.state.phase == Phase::Live && !self.waiting.is_empty() {
-            let Some(pulse) = self.current.as_ref().map(|c| Arc::clone(&c.pulse)) else {
-                break;
-            };
-            if self.health() == Health::Over && !self.line.ownership.is_lent() {
-                return self.lose();
-            }
-            if !self.has_room() {
-                pulse.want_room();
-                // One may have left between the look and the asking.
-                if !self.has_room() {
-                    break;
-                }
-            }
-            if let Some(ticket) = self.waiting.pop_front() {
-                self.hand_over(ticket);
-            }
-        }
-        None
-    }
-
-    fn hand_over(&mut self, ticket: Arc<Ticket>) {
-        let Some(session) = self.current.as_ref().and_then(|c| c.session.clone()) else {
-            self.waiting.push_back(ticket);
-            return;
-        };
-        let generation = session.pulse.generation;
-        let told = |attempt: &Attempt, moved: bool| {
-            self.line.tell(What::AttemptStarted {
-                operation: attempt.operation,
-                kind: attempt.kind,
-                attempt: attempt.id,
-                generation,
-                number: attempt.number,
-                repeats: attempt.repeats,
-                moved,
-                waited: attempt.since.elapsed(),
-            });
-        };
-        match ticket.hand_over(&session, told) {
-            Handing::Done if self.line.ownership.is_lent() => {}
-            Handing::Done => {
-                while self
-                    .outstanding
-                    .front()
-                    .is_some_and(|t| t.is_out_of_reach())
-                {
-                    self.outstanding.pop_front();
-                }
-                self.outstanding.push_back(ticket);
-            }
-            Handing::Dropped => {}
-            Handing::SessionOver if self.line.ownership.is_lent() => {
-                let reason = self.reason(Refusal::LentClosed);
-                ticket.refuse(reason);
-            }
-            // It goes first on the next session.
-            Handing::SessionOver => self.waiting.push_front(ticket),
-        }
-    }
-
-    /// Whether this very session takes operations.
-    fn takes(&self, generation: Generation) -> bool {
-        let current = self.current.as_ref();
-        let is_current = current.is_some_and(|c| c.pulse.generation == generation);
-        match self.health() {
-            Health::Good => is_current,
-            Health::Suspect { .. } => is_current && self.line.ownership.is_lent(),
-            Health::Over => false,
-        }
-    }
-
-    fn has_room(&self) -> bool {
-        self.current
-            .as_ref()
-            .is_none_or(|c| c.pulse.in_flight() < self.line.settings.limits.max_in_flight)
-    }
-
     fn health(&self) -> Health {
         match self.current.as_ref().and_then(|c| c.session.as_ref()) {
             Some(session) if session.is_over() => Health::Over,
@@ -658,12 +338,6 @@ impl Working {
                 retry_in,
                 last: self.last_failure.clone(),
             },
-        }
-    }
-
-    fn fail_waiting(&mut self, reason: &NotSentReason) {
-        for ticket in self.waiting.drain(..) {
-            ticket.refuse(reason.clone());
         }
     }
 

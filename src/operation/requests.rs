@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{Budget, OperationId, ProgressStream, progress};
+use super::{Budget, OperationId, ProgressStream, budget_setters, progress};
 
 /// A `completion/complete`: how an argument that a person is typing may go on.
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{Budget, ConnectionName, OperationId, ProgressStream, progress};
+use super::{Budget, ConnectionName, OperationId, ProgressStream, budget_setters, progress};
 
 /// A task at a server: plain data that can be written down, and read again after a restart of the
 /// host.

@@ -16,7 +16,10 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::SessionArgs;
+use super::{
+    SessionArgs,
+    withheld::{Withheld, nobody_waits, whole},
+};
 use crate::{
     event::{Asked, What},
     operation::ListKind,
@@ -38,6 +41,8 @@ pub(crate) struct HostSide {
     handler: Handler,
     /// What the handshake offers: the handler's, with the connection's revision.
     pub(super) offered: ClientConfig,
+    /// What rmcp is not shown of all that passes through it.
+    pub(super) withheld: Arc<Withheld>,
     pulse: Arc<Pulse>,
     notices: Arc<Notices>,
     tell: Arc<dyn Fn(What) + Send + Sync>,
@@ -49,6 +54,51 @@ pub(crate) struct HostSide {
 
 impl Service<RoleClient> for HostSide {
     async fn handle_request(
+        &self,
+        request: ServerRequest,
+        mut context: RequestContext<RoleClient>,
+    ) -> Result<ClientResult, ErrorData> {
+        self.withheld.show_greeting(&context.peer);
+        let request = whole(request, &mut context.extensions);
+        let (id, done) = (context.id.clone(), context.ct.clone());
+        let answer = self.answer(request, context).await;
+        self.withheld.withhold_answer(id, done, answer)
+    }
+
+    async fn handle_notification(
+        &self,
+        notification: ServerNotification,
+        mut context: NotificationContext<RoleClient>,
+    ) -> Result<(), ErrorData> {
+        self.withheld.show_greeting(&context.peer);
+        let notification = whole(notification, &mut context.extensions);
+        if matches!(
+            notification,
+            ServerNotification::ResourceUpdatedNotification(_)
+        ) {
+            // rmcp does so where it sees which resource it is.
+            context.peer.clear_response_cache().await;
+        }
+        let heard = self.handler.hear(notification, context);
+        tokio::select! {
+            biased;
+            () = heard => {}
+            () = async {
+                self.pulse.ended().await;
+                tokio::time::sleep(GRACE).await;
+            } => {}
+        }
+        Ok(())
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        self.offered.clone()
+    }
+}
+
+impl HostSide {
+    /// Lets the handler answer a request of the server's.
+    async fn answer(
         &self,
         request: ServerRequest,
         mut context: RequestContext<RoleClient>,
@@ -90,40 +140,15 @@ impl Service<RoleClient> for HostSide {
             let _ = tokio::time::timeout(GRACE, answer).await;
             drop(place);
         });
-        Err(ErrorData::internal_error(
-            "nobody waits for this any more",
-            None,
-        ))
+        Err(nobody_waits())
     }
 
-    async fn handle_notification(
-        &self,
-        notification: ServerNotification,
-        context: NotificationContext<RoleClient>,
-    ) -> Result<(), ErrorData> {
-        let heard = self.handler.hear(notification, context);
-        tokio::select! {
-            biased;
-            () = heard => {}
-            () = async {
-                self.pulse.ended().await;
-                tokio::time::sleep(GRACE).await;
-            } => {}
-        }
-        Ok(())
-    }
-
-    fn get_info(&self) -> ClientConfig {
-        self.offered.clone()
-    }
-}
-
-impl HostSide {
     pub(super) fn new(args: &SessionArgs) -> Result<Self, Panicked> {
         let most = args.settings.limits.max_asked.min(Semaphore::MAX_PERMITS);
         Ok(Self {
             handler: args.settings.handler.clone(),
             offered: args.settings.handler.info()?,
+            withheld: Arc::default(),
             pulse: Arc::clone(&args.pulse),
             notices: Arc::clone(&args.notices),
             tell: Arc::clone(&args.tell),

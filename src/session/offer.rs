@@ -1,10 +1,11 @@
-//! What a handshake offered, which decides what the server may answer; and what the server says
-//! about calls, in its order.
+//! What a handshake offered, which decides what the server may answer; what the server says, in its
+//! order; and what of it rmcp is not shown.
 //!
 //! rmcp tells which revision was negotiated and not by which request. A server that answers an
 //! `initialize` with a revision that has none would be taken for one of the newer era.
 
 use std::{
+    collections::HashSet,
     future::Future,
     sync::{
         Arc,
@@ -15,34 +16,75 @@ use std::{
 use rmcp::{
     RoleClient,
     model::{
-        ClientJsonRpcMessage, ClientRequest, JsonRpcMessage, ProtocolVersion, ServerJsonRpcMessage,
+        ClientJsonRpcMessage, ClientRequest, GetMeta as _, JsonRpcMessage, ProtocolVersion,
+        RequestId, ServerJsonRpcMessage, ServerNotification,
     },
     transport::Transport,
 };
 
-use super::host_side::Ear;
-use crate::spec::Era;
+use super::{
+    host_side::{Ear, HostSide},
+    withheld::{Withheld, withhold_notification, withhold_request},
+};
+use crate::{spec::Era, transport::witness::cell_of};
 
-/// A transport that notes whether an `initialize` went through it, and hears what the server says.
+/// A transport that notes whether an `initialize` went through it, hears what the server says, and
+/// withholds it from rmcp.
 pub(super) struct Offering<T> {
     inner: T,
     initialize: Arc<AtomicBool>,
     ear: Ear,
+    withheld: Arc<Withheld>,
+    /// The server has said who it is.
+    greeted: bool,
+    /// Subscriptions that the handler has opened by itself, with rmcp's handle of the session. What
+    /// comes on them rmcp gives to the handler directly, and so it must be whole.
+    of_the_handler: HashSet<RequestId>,
 }
 
 /// What went through an [`Offering`].
 pub(super) struct Offer(Arc<AtomicBool>);
 
 impl<T> Offering<T> {
-    pub(super) fn new(inner: T, ear: Ear) -> (Self, Offer) {
+    pub(super) fn new(inner: T, host: &HostSide) -> (Self, Offer) {
         let initialize = Arc::new(AtomicBool::new(false));
         let offer = Offer(Arc::clone(&initialize));
         let offering = Self {
             inner,
             initialize,
-            ear,
+            ear: host.ear(),
+            withheld: Arc::clone(&host.withheld),
+            greeted: false,
+            of_the_handler: HashSet::new(),
         };
         (offering, offer)
+    }
+
+    /// Leaves rmcp of a message what it acts upon. `None`: there is nothing it could do with it.
+    fn for_rmcp(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+        match &mut message {
+            JsonRpcMessage::Notification(notification) => {
+                let notification = &mut notification.notification;
+                if !self.goes_to_the_handler_directly(notification) {
+                    withhold_notification(notification);
+                }
+            }
+            JsonRpcMessage::Request(request) => withhold_request(&mut request.request),
+            JsonRpcMessage::Response(response) if !self.greeted => {
+                self.greeted = self.withheld.withhold_greeting(&mut response.result);
+            }
+            JsonRpcMessage::Error(error) if self.greeted && error.id.is_none() => return None,
+            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {}
+        }
+        Some(message)
+    }
+
+    fn goes_to_the_handler_directly(&self, notification: &ServerNotification) -> bool {
+        !self.of_the_handler.is_empty()
+            && notification
+                .get_meta()
+                .subscription_id()
+                .is_some_and(|id| self.of_the_handler.contains(&id))
     }
 }
 
@@ -82,18 +124,29 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Offering<T> {
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), T::Error>> + Send + 'static {
-        if let JsonRpcMessage::Request(request) = &message
-            && matches!(request.request, ClientRequest::InitializeRequest(_))
-        {
-            self.initialize.store(true, Ordering::Release);
+        if let JsonRpcMessage::Request(request) = &message {
+            match request.request {
+                ClientRequest::InitializeRequest(_) => {
+                    self.initialize.store(true, Ordering::Release);
+                }
+                ClientRequest::SubscriptionsListenRequest(_) if cell_of(&message).is_none() => {
+                    self.of_the_handler.insert(request.id.clone());
+                }
+                _ => {}
+            }
         }
-        self.inner.send(message)
+        self.inner.send(self.withheld.whole_answer(message))
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        let message = self.inner.receive().await?;
-        self.ear.hear(&message);
-        Some(message)
+        self.withheld.forget_unwanted();
+        loop {
+            let message = self.inner.receive().await?;
+            self.ear.hear(&message);
+            if let Some(message) = self.for_rmcp(message) {
+                return Some(message);
+            }
+        }
     }
 
     fn close(&mut self) -> impl Future<Output = Result<(), T::Error>> + Send {

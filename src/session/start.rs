@@ -307,8 +307,10 @@ where
             ClientLifecycleMode::Initialize
         }
     };
-    let (transport, offer) = Offering::new(transport, host.ear());
+    let (transport, offer) = Offering::new(transport, &host);
+    let withheld = Arc::clone(&host.withheld);
     let service = host.serve_with_lifecycle(transport, lifecycle).await?;
+    withheld.show_greeting(service.peer());
     let negotiated = service
         .peer_info()
         .map(|info| info.protocol_version.clone());

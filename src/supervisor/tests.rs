@@ -1,22 +1,28 @@
 //! A connection actor that panics: what its handles, its calls and its old session then do. And the
 //! order in which a shutdown begins to close.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use rmcp::{
     model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
     transport::{IntoTransport as _, Transport},
 };
 use serde_json::{Value, json};
-use tokio::io::{
-    AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex,
-    split,
+use tokio::{
+    io::{
+        AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf,
+        duplex, split,
+    },
+    time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    CallError, Era, Outcome, Received, SharedConnection, ToolAnswer, ToolCall,
+    CallError, Era, Outcome, Received, SharedConnection, ToolAnswer, ToolCall, What,
     error::{NotSentReason, UnknownCause},
     policy::Backoff,
     spec::{Recovery, Revision, WireOrder},

@@ -66,7 +66,7 @@ struct Table {
 
 /// The clocks of some calls, all of which stand while this lives.
 #[derive(Debug)]
-#[allow(dead_code, reason = "it is held for the sake of its drop")]
+#[expect(dead_code, reason = "it is held for the sake of its drop")]
 pub(crate) struct AllHeld(Vec<Held>);
 
 /// Keeps the server from being heard while a call is handed over, so that nothing that it says

@@ -7,39 +7,35 @@
 
 mod answer;
 mod endpoint;
+mod exchange;
+mod handshake;
+mod reading;
 mod token;
+mod worker;
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use futures::{StreamExt as _, stream::BoxStream};
+use futures::StreamExt as _;
 use rmcp::{
-    model::{
-        ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData, GetMeta as _, JsonRpcMessage,
-        RequestId, ServerJsonRpcMessage,
-    },
-    transport::streamable_http_client::{
-        SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
-        StreamableHttpResponseLimits,
-    },
+    model::{ClientJsonRpcMessage, ErrorData, JsonRpcMessage, ServerJsonRpcMessage},
+    transport::streamable_http_client::{StreamableHttpError, StreamableHttpPostResponse},
 };
-use sse_stream::Sse;
-use tokio_util::sync::CancellationToken;
 
 pub(crate) use endpoint::Endpoint;
 #[cfg(all(feature = "oauth", feature = "tls"))]
 pub(crate) use endpoint::provide_cryptography;
+use exchange::Exchange;
+pub(crate) use handshake::Handshake;
+use reading::{answers, chain, drain, fault_of, media_type_is, message_in, not_known, text_header};
 
-use super::{Pulse, decode, server_error, witness::cell_of};
+use super::{Pulse, decode, server_error};
 use crate::{
-    evidence::{DispatchCell, Loss, WireFault, WireReport},
+    evidence::{Loss, WireFault, WireReport},
     spec::Tokens,
 };
 
@@ -57,55 +53,10 @@ const RESERVED: [HeaderName; 6] = [
     header::TRANSFER_ENCODING,
 ];
 
-/// The most that is read of a body in which nothing matters, and how long it may take. It is read
-/// so that the connection can be used again, and never shown.
-const DRAINED_BODY: usize = 64 * 1024;
-const DRAIN_LIMIT: Duration = Duration::from_millis(250);
-
 /// How long the body of an error may take to come.
 const ERROR_BODY: Duration = Duration::from_secs(5);
 
-/// How long the server may take to confirm the end of a session.
-const DELETE_LIMIT: Duration = Duration::from_secs(2);
-
 type Failure = StreamableHttpError<HttpError>;
-
-/// How long a session's first request waits, at most, for the answer to its standing stream. There
-/// are servers that keep the head of that answer until they have something to say.
-const STANDING_LIMIT: Duration = Duration::from_millis(300);
-
-/// What the handshake's HTTP exchanges said, for the error of a session that does not start, and how
-/// far its standing stream is.
-#[derive(Default)]
-pub(crate) struct Handshake {
-    last: Mutex<Option<WireReport>>,
-    /// The server assigned a session, so a standing stream follows.
-    has_session: AtomicBool,
-    /// The standing stream was answered, whatever the answer.
-    standing: CancellationToken,
-}
-
-impl Handshake {
-    /// Waits until the server has the standing stream, or will not have one. What it asks of its
-    /// client goes there, and before that it has no way: a tool that asks somebody would wait for
-    /// ever.
-    pub(crate) async fn standing_stream(&self) {
-        if self.has_session.load(Ordering::Acquire) {
-            let _ = tokio::time::timeout(STANDING_LIMIT, self.standing.cancelled()).await;
-        }
-    }
-
-    fn note(&self, report: &WireReport) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report.clone());
-    }
-
-    pub(crate) fn last(&self) -> Option<WireReport> {
-        self.last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-}
 
 /// Why an exchange has no answer. What matters is in the cell's report; this is the `source`.
 #[derive(Debug, thiserror::Error)]
@@ -133,99 +84,6 @@ pub(crate) struct HttpClient {
     /// How long the handshake's `server/discover` may take before rmcp is told to fall back; `None`
     /// where there is nothing to fall back to.
     discover_limit: Option<Duration>,
-}
-
-/// The text of an error and its causes, without the URL, which may hold credentials.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
-}
-
-fn fault_of(error: reqwest::Error) -> WireFault {
-    let error = error.without_url();
-    if error.is_connect() {
-        WireFault::ConnectFailed(chain(&error))
-    } else {
-        WireFault::ExchangeBroke(chain(&error))
-    }
-}
-
-fn media_type_is(headers: &HeaderMap, expected: &str) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|v| v.to_str().ok())
-        .and_then(|v| v.split(';').next())
-        .is_some_and(|v| v.trim().eq_ignore_ascii_case(expected))
-}
-
-fn text_header(headers: &HeaderMap, name: HeaderName) -> Option<String> {
-    headers
-        .get(name)
-        .and_then(|v| v.to_str().ok())
-        .map(str::to_owned)
-}
-
-/// All challenges as one list: a server may send a header for each scheme.
-fn challenges(headers: &HeaderMap) -> Option<String> {
-    let all = headers.get_all(header::WWW_AUTHENTICATE);
-    let all: Vec<_> = all.iter().filter_map(|v| v.to_str().ok()).collect();
-    (!all.is_empty()).then(|| all.join(", "))
-}
-
-/// A message as it stands in a body. Some servers put a byte order mark before it.
-fn message_in(body: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
-    serde_json::from_slice(body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body))
-}
-
-/// One POST: where its report goes, and what kind of message it carries.
-struct Exchange {
-    cell: Option<Arc<DispatchCell>>,
-    request: Option<RequestId>,
-    /// The handshake's `server/discover`, which a server may be too old for.
-    may_fall_back: bool,
-    is_tool_call: bool,
-    is_handshake: bool,
-    can_resume: bool,
-    in_session: bool,
-}
-
-impl Exchange {
-    fn of(message: &ClientJsonRpcMessage, in_session: bool, falls_back: bool) -> Self {
-        let mut exchange = Self {
-            cell: cell_of(message),
-            request: None,
-            may_fall_back: false,
-            is_tool_call: false,
-            is_handshake: false,
-            can_resume: true,
-            in_session,
-        };
-        if let JsonRpcMessage::Request(r) = message {
-            exchange.request = Some(r.id.clone());
-            // A later `server/discover` is a probe, and has a cell.
-            let is_discover =
-                exchange.cell.is_none() && matches!(r.request, ClientRequest::DiscoverRequest(_));
-            exchange.may_fall_back = falls_back && is_discover;
-            exchange.is_handshake =
-                is_discover || matches!(r.request, ClientRequest::InitializeRequest(_));
-            exchange.is_tool_call = matches!(r.request, ClientRequest::CallToolRequest(_));
-            exchange.can_resume = r
-                .request
-                .get_meta()
-                .protocol_version()
-                .is_none_or(|v| v.has_initialize());
-        }
-        exchange
-    }
 }
 
 impl HttpClient {
@@ -475,30 +333,6 @@ impl HttpClient {
         request.headers(all)
     }
 
-    /// Posts, and takes the silence of a server that may be too old for its answer.
-    async fn post_within(
-        &self,
-        exchange: Exchange,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        auth: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
-        let may_fall_back = exchange.may_fall_back;
-        let posting = self.post(uri, message, session_id, auth, headers);
-        match (self.discover_limit, exchange.request) {
-            (Some(limit), Some(id)) if may_fall_back => {
-                let answering = async { as_json(posting.await?).await };
-                match tokio::time::timeout(limit, answering).await {
-                    Ok(answer) => answer,
-                    Err(_) => Ok(not_known(id)),
-                }
-            }
-            _ => posting.await,
-        }
-    }
-
     async fn open_stream(
         &self,
         uri: &str,
@@ -542,182 +376,5 @@ impl HttpClient {
         };
         self.tell_refusal(&mut report, token, response.headers());
         Err(StreamableHttpError::ServerDoesNotSupportSse)
-    }
-}
-
-/// Whether `answer` is an answer to the request `id`.
-fn answers(answer: &ServerJsonRpcMessage, id: &RequestId) -> bool {
-    match answer {
-        JsonRpcMessage::Response(r) => same_id(id, &r.id),
-        JsonRpcMessage::Error(e) => e.id.as_ref().is_some_and(|e| same_id(id, e)),
-        _ => false,
-    }
-}
-
-/// Some servers answer a numeric id with the same number as a string.
-fn same_id(asked: &RequestId, answered: &RequestId) -> bool {
-    match (asked, answered) {
-        (RequestId::Number(n), RequestId::String(s)) => s.parse() == Ok(*n),
-        _ => asked == answered,
-    }
-}
-
-/// What an older server would have answered to `server/discover`.
-fn not_known(id: RequestId) -> StreamableHttpPostResponse {
-    let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "made up by the client", None);
-    StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error, Some(id)), None)
-}
-
-async fn drain(response: reqwest::Response) {
-    if media_type_is(response.headers(), "text/event-stream") {
-        // A stream may stay open for as long as the server likes.
-        return;
-    }
-    let draining = async {
-        let mut chunks = response.bytes_stream();
-        let mut read = 0;
-        while let Some(Ok(chunk)) = chunks.next().await {
-            read += chunk.len();
-            if read > DRAINED_BODY {
-                return;
-            }
-        }
-    };
-    // Late, the connection is closed instead of being used again.
-    let _ = tokio::time::timeout(DRAIN_LIMIT, draining).await;
-}
-
-/// Waits for the answer where it comes as a stream.
-async fn as_json(
-    response: StreamableHttpPostResponse,
-) -> Result<StreamableHttpPostResponse, Failure> {
-    let StreamableHttpPostResponse::Sse(mut events, session_id) = response else {
-        return Ok(response);
-    };
-    while let Some(Ok(event)) = events.next().await {
-        let message = event.data.as_deref().map(str::as_bytes).map(message_in);
-        if let Some(Ok(answer @ (JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_)))) = message
-        {
-            return Ok(StreamableHttpPostResponse::Json(answer, session_id));
-        }
-    }
-    let fault = WireFault::StreamEnded { resumes: 0 };
-    Err(StreamableHttpError::Client(HttpError::Fault(fault)))
-}
-
-impl StreamableHttpClient for HttpClient {
-    type Error = HttpError;
-
-    async fn post_message(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        auth_header: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
-        let exchange = Exchange::of(&message, false, true);
-        if !exchange.is_handshake || self.tokens.is_none() {
-            return self
-                .post_within(
-                    exchange,
-                    uri,
-                    message,
-                    session_id,
-                    auth_header,
-                    custom_headers,
-                )
-                .await;
-        }
-        // The wait for a token is not the server's: had here, it is there for the post.
-        if let Err(fault) = self.token(None).await {
-            return Err(match fault {
-                Some(fault) => self.broken(&exchange, WireReport::default(), fault),
-                None => StreamableHttpError::Client(HttpError::SessionOver),
-            });
-        }
-        let posting = |message| {
-            let (exchange, uri) = (Exchange::of(&message, false, true), Arc::clone(&uri));
-            let (session_id, headers) = (session_id.clone(), custom_headers.clone());
-            self.post_within(
-                exchange,
-                uri,
-                message,
-                session_id,
-                auth_header.clone(),
-                headers,
-            )
-        };
-        let answer = posting(message.clone()).await;
-        match self.renewed_after_the_handshake().await {
-            true => posting(message).await,
-            false => answer,
-        }
-    }
-
-    async fn post_message_with_response_limits(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        auth_header: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-        _: StreamableHttpResponseLimits,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
-        // The connection's own limits hold, whatever rmcp's are.
-        self.post_message(uri, message, session_id, auth_header, custom_headers)
-            .await
-    }
-
-    async fn delete_session(
-        &self,
-        uri: Arc<str>,
-        session_id: Arc<str>,
-        auth_header: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), Failure> {
-        if matches!(self.pulse.loss(), Some(Loss::Terminated { .. })) {
-            // The server has said that it does not know the session; its id is not used again.
-            return Ok(());
-        }
-        let at_hand = self.tokens.as_ref().and_then(|tokens| tokens.0.at_hand());
-        let auth_header = at_hand.map(|t| t.secret().to_owned()).or(auth_header);
-        let request = self
-            .request(
-                self.http.delete(uri.as_ref()),
-                "*/*",
-                Some(&session_id),
-                auth_header,
-                custom_headers,
-            )
-            .send();
-        // Whatever the server says, or does not say, the session is over.
-        let _ = tokio::time::timeout(DELETE_LIMIT, request).await;
-        Ok(())
-    }
-
-    async fn get_stream(
-        &self,
-        uri: Arc<str>,
-        session_id: Option<Arc<str>>,
-        last_event_id: Option<String>,
-        auth_header: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
-        let response = self
-            .open_stream(
-                &uri,
-                session_id.as_ref(),
-                last_event_id.as_deref(),
-                auth_header,
-                custom_headers,
-            )
-            .await;
-        self.handshake.standing.cancel();
-        Ok(answer::standing(
-            response?,
-            Arc::clone(&self.pulse),
-            self.max_answer_bytes,
-        ))
     }
 }

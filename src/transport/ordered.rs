@@ -7,6 +7,8 @@
 //! Ids on the wire are unique within the connection, not only within the session, so an answer that
 //! belongs to an older session can never be taken for one of this session.
 
+mod writer;
+
 use std::{
     collections::HashMap,
     future::{Future, Ready, ready},
@@ -25,11 +27,12 @@ use rmcp::{
     transport::Transport,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncWrite},
     sync::mpsc,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
+use writer::{Outgoing, Writer};
 
 use super::{
     ExitWatch, Pulse, decode,
@@ -91,13 +94,6 @@ enum Ending {
     Draining(Instant),
     /// The stream is over: waiting until then to learn the exit status.
     Ended(Instant),
-}
-
-struct Outgoing {
-    message: ClientJsonRpcMessage,
-    cell: Option<Arc<DispatchCell>>,
-    /// The id as rmcp knows it, to release its waiter should the request be dropped.
-    id: Option<i64>,
 }
 
 /// What an [`OrderedTransport`] needs to know.
@@ -445,62 +441,5 @@ async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-struct Writer<W> {
-    stream: W,
-    outgoing: mpsc::UnboundedReceiver<Outgoing>,
-    releases: mpsc::UnboundedSender<ServerJsonRpcMessage>,
-    pulse: Arc<Pulse>,
-    failed: CancellationToken,
-}
-
-impl<W: AsyncWrite + Unpin> Writer<W> {
-    async fn run(mut self) {
-        let mut bytes = Vec::with_capacity(1_024);
-        while let Some(Outgoing { message, cell, id }) = self.outgoing.recv().await {
-            bytes.clear();
-            if let Err(error) = serde_json::to_writer(&mut bytes, &message) {
-                if let Some(cell) = &cell {
-                    let fault = Some(WireFault::Unencodable(error.to_string()));
-                    cell.report(WireReport {
-                        fault,
-                        ..WireReport::default()
-                    });
-                }
-                self.release(id);
-                continue;
-            }
-            bytes.push(b'\n');
-            if cell.as_ref().is_some_and(|cell| !cell.begin_write()) {
-                self.release(id);
-                continue;
-            }
-            let written = async {
-                self.stream.write_all(&bytes).await?;
-                self.stream.flush().await
-            };
-            if written.await.is_err() || self.pulse.is_ended() {
-                self.failed.cancel();
-                return;
-            }
-            if let Some(cell) = &cell {
-                cell.finish_write();
-            }
-            if bytes.capacity() > 1024 * 1024 {
-                bytes = Vec::with_capacity(1_024);
-            }
-        }
-    }
-
-    /// Lets rmcp forget a request that will never be answered, because it was never sent.
-    fn release(&self, id: Option<i64>) {
-        if let Some(id) = id {
-            // The reader is gone only when the session is.
-            let _ = self
-                .releases
-                .send(made_up_error(id, ErrorCode::INTERNAL_ERROR));
-        }
     }
 }

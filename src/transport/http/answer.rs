@@ -19,7 +19,7 @@ use rmcp::{
 use serde::Deserialize;
 use sse_stream::{Sse, SseStream};
 
-use super::{HttpClient, Pulse, same_id};
+use super::{HttpClient, Pulse, reading::same_id};
 use crate::{
     event::Dropped,
     evidence::{DispatchCell, WireFault, WireReport},

@@ -15,7 +15,7 @@ use rmcp::{
     },
 };
 
-use super::{Handshake, HttpClient, PROTOCOL_VERSION, Pulse, RESERVED, chain};
+use super::{Handshake, HttpClient, PROTOCOL_VERSION, Pulse, RESERVED, reading::chain};
 use crate::{
     evidence::Loss,
     spec::{HttpSpec, Limits, SpecError, Tokens},

@@ -2,7 +2,7 @@
 
 use ::http::HeaderMap;
 
-use super::{HttpClient, challenges};
+use super::{HttpClient, reading::challenges};
 use crate::{
     credentials::AccessToken,
     evidence::{DispatchCell, WireFault, WireReport},

@@ -1,0 +1,132 @@
+//! How a supervisor is started: on its own, below another one, or below an actor of the host's.
+
+use std::{fmt, sync::Arc};
+
+use ractor::{Actor, ActorCell};
+
+use super::{Supervisor, branch::Branch, tree::SupervisorActor};
+use crate::{journal::Journal, operation::NameError};
+
+/// Builds a [`Supervisor`].
+#[derive(Default)]
+pub struct SupervisorBuilder {
+    journal: Option<Arc<dyn Journal>>,
+    above: Option<(Arc<Branch>, String)>,
+}
+
+/// A supervisor that could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SupervisorError {
+    /// Its name among the supervisors.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The supervisor above it is shutting down, or gone.
+    #[error("the supervisor above it is shutting down; start it under another one, or under none")]
+    ShuttingDown,
+    /// Its actor could not be started.
+    #[error("the supervisor's actor could not be started; is the parent actor still running?")]
+    NoActor,
+}
+
+impl SupervisorBuilder {
+    /// Records every operation in `journal`.
+    #[must_use]
+    pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
+        self.journal = Some(journal);
+        self
+    }
+
+    /// Puts the supervisor below `above`, as `name`: the supervisor of an agent below its host's.
+    ///
+    /// It has connections of its own, whose names may be taken above and elsewhere, and the journal
+    /// of `above` unless it is given one. It may be shut down or dropped at any time, which leaves
+    /// what is above as it is. In the other direction, a shutdown of `above` stops it within the same
+    /// deadline and tells of its connections in the same report; when `above` goes, it goes too. Who
+    /// subscribes to the events of `above` is told its events as well.
+    ///
+    /// The name need not be unique: an agent that is started again has the name of the one before,
+    /// whose servers may still be stopping.
+    ///
+    /// ```
+    /// # use mcp_supervisor::{Supervisor, StdioSpec};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let host = Supervisor::builder().start().await?;
+    /// let clerk = Supervisor::builder().under(&host, "clerk").start().await?;
+    /// clerk.open("billing", StdioSpec::new("billing-server")).await?;
+    ///
+    /// let report = host.shutdown(Duration::from_secs(2)).await;
+    /// let billing = &report.connections[0];
+    /// assert_eq!(format!("{}/{}", billing.supervisor, billing.name), "clerk/billing");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn under(mut self, above: &Supervisor, name: impl Into<String>) -> Self {
+        self.above = Some((Arc::clone(&above.branch), name.into()));
+        self
+    }
+
+    /// Starts the supervisor in the current tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`SupervisorError`], if its actor cannot be started, or if it is to be under a supervisor that
+    /// is shutting down.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, no supervisor is left behind.
+    pub async fn start(self) -> Result<Supervisor, SupervisorError> {
+        self.start_under(None).await
+    }
+
+    pub(crate) async fn start_under(
+        self,
+        parent: Option<ActorCell>,
+    ) -> Result<Supervisor, SupervisorError> {
+        let branch = match &self.above {
+            None => Branch::top(self.journal),
+            Some((above, name)) => Branch::below(above, name, self.journal)?,
+        };
+        let branch = Arc::new(branch);
+        let above = self.above.as_ref().map(|(above, _)| above);
+        // Below an actor of the host's it ends with that one. Otherwise it ends with the supervisor
+        // above it, whose actor is then its parent.
+        let parent = parent.or_else(|| above.and_then(|above| above.actor()));
+        let arguments = Arc::clone(&branch);
+        let spawned = match parent {
+            None => Actor::spawn(None, SupervisorActor, arguments).await,
+            Some(parent) => Actor::spawn_linked(None, SupervisorActor, arguments, parent).await,
+        };
+        let (actor, _) = spawned.map_err(|_| match above {
+            Some(above) if above.closing.is_cancelled() => SupervisorError::ShuttingDown,
+            _ => SupervisorError::NoActor,
+        })?;
+        branch.is_run_by(actor.get_cell());
+        // Dropped on the way out, it stops the actor.
+        let supervisor = Supervisor {
+            actor,
+            branch,
+            configured: tokio::sync::Mutex::default(),
+        };
+        if let Some(above) = above
+            && !above.adopt(&supervisor.branch)
+        {
+            return Err(SupervisorError::ShuttingDown);
+        }
+        Ok(supervisor)
+    }
+}
+
+impl fmt::Debug for SupervisorBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SupervisorBuilder").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,49 @@
+//! One POST, as far as its message tells.
+
+use std::sync::Arc;
+
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, GetMeta as _, JsonRpcMessage, RequestId};
+
+use crate::{evidence::DispatchCell, transport::witness::cell_of};
+
+/// One POST: where its report goes, and what kind of message it carries.
+pub(super) struct Exchange {
+    pub(super) cell: Option<Arc<DispatchCell>>,
+    pub(super) request: Option<RequestId>,
+    /// The handshake's `server/discover`, which a server may be too old for.
+    pub(super) may_fall_back: bool,
+    pub(super) is_tool_call: bool,
+    pub(super) is_handshake: bool,
+    pub(super) can_resume: bool,
+    pub(super) in_session: bool,
+}
+
+impl Exchange {
+    pub(super) fn of(message: &ClientJsonRpcMessage, in_session: bool, falls_back: bool) -> Self {
+        let mut exchange = Self {
+            cell: cell_of(message),
+            request: None,
+            may_fall_back: false,
+            is_tool_call: false,
+            is_handshake: false,
+            can_resume: true,
+            in_session,
+        };
+        if let JsonRpcMessage::Request(r) = message {
+            exchange.request = Some(r.id.clone());
+            // A later `server/discover` is a probe, and has a cell.
+            let is_discover =
+                exchange.cell.is_none() && matches!(r.request, ClientRequest::DiscoverRequest(_));
+            exchange.may_fall_back = falls_back && is_discover;
+            exchange.is_handshake =
+                is_discover || matches!(r.request, ClientRequest::InitializeRequest(_));
+            exchange.is_tool_call = matches!(r.request, ClientRequest::CallToolRequest(_));
+            exchange.can_resume = r
+                .request
+                .get_meta()
+                .protocol_version()
+                .is_none_or(|v| v.has_initialize());
+        }
+        exchange
+    }
+}

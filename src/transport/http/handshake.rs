@@ -1,0 +1,50 @@
+//! What is known of a handshake over HTTP while it goes on.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::evidence::WireReport;
+
+/// How long a session's first request waits, at most, for the answer to its standing stream. There
+/// are servers that keep the head of that answer until they have something to say.
+const STANDING_LIMIT: Duration = Duration::from_millis(300);
+
+/// What the handshake's HTTP exchanges said, for the error of a session that does not start, and how
+/// far its standing stream is.
+#[derive(Default)]
+pub(crate) struct Handshake {
+    last: Mutex<Option<WireReport>>,
+    /// The server assigned a session, so a standing stream follows.
+    pub(super) has_session: AtomicBool,
+    /// The standing stream was answered, whatever the answer.
+    pub(super) standing: CancellationToken,
+}
+
+impl Handshake {
+    /// Waits until the server has the standing stream, or will not have one. What it asks of its
+    /// client goes there, and before that it has no way: a tool that asks somebody would wait for
+    /// ever.
+    pub(crate) async fn standing_stream(&self) {
+        if self.has_session.load(Ordering::Acquire) {
+            let _ = tokio::time::timeout(STANDING_LIMIT, self.standing.cancelled()).await;
+        }
+    }
+
+    pub(super) fn note(&self, report: &WireReport) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report.clone());
+    }
+
+    pub(crate) fn last(&self) -> Option<WireReport> {
+        self.last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
