@@ -115,7 +115,8 @@ pub struct Limits {
     /// The most pages of a list that are read before the walk over it ends in an error.
     pub max_pages: usize,
     /// The most requests of the server's that are with the host's handler at a time, on one session.
-    /// The next one is refused at once, with a JSON-RPC error. Pings have as many places of their own,
+    /// The next one is refused at once, with a JSON-RPC error; the questions of one `input_required`
+    /// answer wait for each other instead. Pings have as many places of their own,
     /// and are never refused.
     pub max_asked: usize,
     /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
