@@ -5,16 +5,20 @@
 
 mod factory;
 mod handler;
+mod http;
 mod same;
+mod stdio;
+mod wrong;
 
-use std::{
-    borrow::Cow, collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc,
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 pub(crate) use factory::{AnyTransport, BoxError, BoxFuture, OpenStream, OpenTransport};
 pub(crate) use handler::{Handler, Panicked};
+pub use http::HttpSpec;
+pub(crate) use http::Tokens;
 use rmcp::ClientHandler;
+pub use stdio::StdioSpec;
+pub use wrong::SpecError;
 
 use crate::{
     credentials::TokenSource,
@@ -111,7 +115,8 @@ pub struct Limits {
     /// The most pages of a list that are read before the walk over it ends in an error.
     pub max_pages: usize,
     /// The most requests of the server's that are with the host's handler at a time, on one session.
-    /// The next one is refused at once, with a JSON-RPC error. Pings have as many places of their own,
+    /// The next one is refused at once, with a JSON-RPC error; the questions of one `input_required`
+    /// answer wait for each other instead. Pings have as many places of their own,
     /// and are never refused.
     pub max_asked: usize,
     /// How long a server is given to exit after its stdin was closed, before it gets SIGTERM.
@@ -199,197 +204,6 @@ pub enum Start {
     Lazy,
     /// At once.
     Eager,
-}
-
-/// A server that is a child process and speaks over its stdin and stdout.
-///
-/// The child gets an environment of its own: `PATH`, `HOME`, `LANG`, `USER` and `TMPDIR` of the
-/// host where they are set, and what [`env`](Self::env) adds. It is started in a process group of
-/// its own, so a terminal's Ctrl-C does not reach it.
-#[derive(Clone)]
-pub struct StdioSpec {
-    pub(crate) command: OsString,
-    pub(crate) args: Vec<OsString>,
-    pub(crate) env: BTreeMap<OsString, OsString>,
-    pub(crate) cwd: Option<PathBuf>,
-    pub(crate) inherit_env: bool,
-    /// How a configuration file writes the command, where it holds variables: that is shown, and
-    /// not what the variables hold.
-    pub(crate) written_command: Option<String>,
-    /// The same for the working directory.
-    pub(crate) written_cwd: Option<String>,
-}
-
-impl StdioSpec {
-    /// The program `command`, looked up in `PATH` if it has no slash.
-    pub fn new(command: impl Into<OsString>) -> Self {
-        Self {
-            command: command.into(),
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            cwd: None,
-            inherit_env: false,
-            written_command: None,
-            written_cwd: None,
-        }
-    }
-
-    /// Adds an argument.
-    #[must_use]
-    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
-        self.args.push(arg.into());
-        self
-    }
-
-    /// Adds arguments.
-    #[must_use]
-    pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
-        self.args.extend(args.into_iter().map(Into::into));
-        self
-    }
-
-    /// Sets a variable of the child's environment.
-    #[must_use]
-    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
-        self.env.insert(name.into(), value.into());
-        self
-    }
-
-    /// Gives the child the whole environment of the host, secrets included.
-    #[must_use]
-    pub fn inherit_env(mut self) -> Self {
-        self.inherit_env = true;
-        self
-    }
-
-    /// The child's working directory.
-    #[must_use]
-    pub fn cwd(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.cwd = Some(dir.into());
-        self
-    }
-
-    /// The command in errors and `Debug`.
-    pub(crate) fn shown_command(&self) -> Cow<'_, str> {
-        match &self.written_command {
-            Some(written) => Cow::Borrowed(written),
-            None => self.command.to_string_lossy(),
-        }
-    }
-
-    /// The working directory in errors.
-    #[cfg(feature = "stdio")]
-    pub(crate) fn shown_cwd(&self) -> Option<Cow<'_, str>> {
-        match &self.written_cwd {
-            Some(written) => Some(Cow::Borrowed(written)),
-            None => self.cwd.as_ref().map(|dir| dir.to_string_lossy()),
-        }
-    }
-}
-
-impl fmt::Debug for StdioSpec {
-    /// Shows the command alone: arguments and variables hold credentials in the field.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StdioSpec")
-            .field("command", &self.shown_command())
-            .finish_non_exhaustive()
-    }
-}
-
-/// A server behind streamable HTTP.
-#[derive(Clone)]
-pub struct HttpSpec {
-    pub(crate) url: String,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) bearer: Option<String>,
-    pub(crate) tokens: Option<Tokens>,
-    pub(crate) resend_after_401: bool,
-    /// What a file says about the source of its tokens, to be compared.
-    pub(crate) said_credentials: Option<String>,
-    pub(crate) http2_prior_knowledge: bool,
-    /// Whether a configuration file says that the host supplies the tokens.
-    pub(crate) tokens_of_host: bool,
-    /// How a configuration file writes the URL, where it holds variables: that is shown, and not
-    /// what the variables hold.
-    pub(crate) written_url: Option<String>,
-}
-
-/// A source of access tokens, which shows nothing of itself.
-#[derive(Clone)]
-pub(crate) struct Tokens(pub(crate) Arc<dyn TokenSource>);
-
-impl fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tokens")
-    }
-}
-
-impl HttpSpec {
-    /// The endpoint at `url`, `http` or `https`.
-    pub fn new(url: impl Into<String>) -> Self {
-        Self {
-            url: url.into(),
-            headers: Vec::new(),
-            bearer: None,
-            tokens: None,
-            resend_after_401: false,
-            said_credentials: None,
-            http2_prior_knowledge: false,
-            tokens_of_host: false,
-            written_url: None,
-        }
-    }
-
-    /// Sends a header with every request. Its value is never logged.
-    #[must_use]
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.headers.push((name.into(), value.into()));
-        self
-    }
-
-    /// Sends `Authorization: Bearer` with this token. It is never logged.
-    #[must_use]
-    pub fn bearer(mut self, token: impl Into<String>) -> Self {
-        self.bearer = Some(token.into());
-        self
-    }
-
-    /// Gets the token of each request from this source. A request for which there is none is not
-    /// sent; one that is refused is refused, and the next one has another token.
-    #[must_use]
-    pub fn credentials(mut self, source: impl TokenSource + 'static) -> Self {
-        self.tokens = Some(Tokens(Arc::new(source)));
-        self
-    }
-
-    /// Lets an operation that was answered 401, or 403 for its scope, go out once more after its
-    /// source has given another token: on the same session, within its deadline, as an attempt of
-    /// its own. Off by default, because it is a second sending: by RFC 9110 the first one was not
-    /// applied, but it is the server that says so. Needs [`credentials`](Self::credentials).
-    #[must_use]
-    pub fn resend_after_401(mut self, resend: bool) -> Self {
-        self.resend_after_401 = resend;
-        self
-    }
-
-    /// Speaks HTTP/2 from the first byte, as servers without TLS need it to be told.
-    #[must_use]
-    pub fn http2_prior_knowledge(mut self) -> Self {
-        self.http2_prior_knowledge = true;
-        self
-    }
-}
-
-impl fmt::Debug for HttpSpec {
-    /// Shows nothing of the URL's query, the headers or the token: they hold credentials.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = self.written_url.as_ref().unwrap_or(&self.url);
-        let url = url.split(['?', '#']).next().unwrap_or_default();
-        let url = url.rsplit_once('@').map_or(url, |(_, host)| host);
-        f.debug_struct("HttpSpec")
-            .field("url", &url)
-            .finish_non_exhaustive()
-    }
 }
 
 /// In which order a user's transport puts requests on its wire.
@@ -644,62 +458,6 @@ impl ConnectionSpec {
     }
 }
 
-impl StdioSpec {
-    fn check(&self) -> Result<(), SpecError> {
-        use std::os::unix::ffi::OsStrExt as _;
-        if self.command.is_empty() {
-            return Err(SpecError::EmptyCommand);
-        }
-        let pairs = self.env.iter().flat_map(|(name, value)| [name, value]);
-        let holds_nul = |text: &OsString| text.as_bytes().contains(&0);
-        if holds_nul(&self.command) {
-            return Err(SpecError::Nul { what: "command" });
-        }
-        if self.args.iter().any(holds_nul) {
-            return Err(SpecError::Nul { what: "arguments" });
-        }
-        if pairs.into_iter().any(holds_nul) {
-            return Err(SpecError::Nul {
-                what: "environment",
-            });
-        }
-        Ok(())
-    }
-}
-
-impl HttpSpec {
-    fn check(&self) -> Result<(), SpecError> {
-        let objection = |what, why: &str| {
-            let why = why.to_owned();
-            Err(SpecError::Http { what, why })
-        };
-        if self.tokens.is_none() && self.resend_after_401 && !self.tokens_of_host {
-            return objection("resend_after_401", "there are no credentials to renew");
-        }
-        if self.tokens.is_some() && self.bearer.is_some() {
-            return objection("bearer token", "the credentials are to supply it");
-        }
-        let is_authorization =
-            |(name, _): &(String, String)| name.eq_ignore_ascii_case("authorization");
-        if self.tokens.is_some() && self.headers.iter().any(is_authorization) {
-            return objection("header", "the credentials are to supply \"Authorization\"");
-        }
-        let scheme = self
-            .url
-            .split_once("://")
-            .map(|(scheme, _)| scheme.to_ascii_lowercase());
-        match scheme.as_deref() {
-            Some("http" | "https") => Ok(()),
-            Some(other) => Err(SpecError::Scheme {
-                scheme: other.chars().take(20).collect(),
-            }),
-            None => Err(SpecError::Scheme {
-                scheme: String::new(),
-            }),
-        }
-    }
-}
-
 impl Settings {
     pub(crate) fn check(&self) -> Result<(), SpecError> {
         let l = &self.limits;
@@ -759,72 +517,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// A spec that cannot be run, and what to change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SpecError {
-    /// No command.
-    #[error("the stdio command is empty; name the program to run")]
-    EmptyCommand,
-    /// A NUL byte, which no process can be given.
-    #[error("the stdio {what} holds a NUL byte; remove it")]
-    Nul {
-        /// Where.
-        what: &'static str,
-    },
-    /// Not an HTTP URL.
-    #[error(
-        "the URL {}; write http:// or https://",
-        if .scheme.is_empty() { "has no scheme".to_owned() } else { format!("has the scheme {scheme:?}") }
-    )]
-    Scheme {
-        /// What stands there instead, cut short.
-        scheme: String,
-    },
-    /// The URL, a header or the token cannot be sent.
-    #[error("the HTTP {what} cannot be used: {why}")]
-    Http {
-        /// What: "url", "header", "bearer token", "resend_after_401".
-        what: &'static str,
-        /// Why, without the value.
-        why: String,
-    },
-    /// A limit of zero.
-    #[error("the limit `{what}` is zero; give it at least one")]
-    Zero {
-        /// Which limit.
-        what: &'static str,
-    },
-    /// The cap of an attempt is longer than the total.
-    #[error(
-        "the limit `attempt` ({attempt:?}) exceeds `total` ({total:?}); lower the one or raise the other"
-    )]
-    Inverted {
-        /// The attempt's cap.
-        attempt: Duration,
-        /// The total.
-        total: Duration,
-    },
-    /// More in flight than the layer below takes without waiting.
-    #[error("the limit `max_in_flight` is {asked}; the most is 1000")]
-    TooManyInFlight {
-        /// What was asked for.
-        asked: usize,
-    },
-    /// A probe limit that the layer below would cut short.
-    #[error("the limit `discover` is {asked:?}; the most is 9 s")]
-    DiscoverTooLong {
-        /// What was asked for.
-        asked: Duration,
-    },
-    /// The crate was compiled without the feature that this needs.
-    #[error("this build has no `{feature}` feature; enable it in Cargo.toml")]
-    NotCompiled {
-        /// The missing feature.
-        feature: &'static str,
-    },
 }
 
 #[cfg(test)]

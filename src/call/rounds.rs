@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use rmcp::model::{
     ClientRequest, InputRequests, InputRequiredResult, InputResponses, ServerResult,
 };
-use tokio::task::JoinSet;
+use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -124,7 +124,7 @@ impl Operation<'_> {
         settings.handled.then(|| settings.handler.clone())
     }
 
-    /// Lets the host's handler answer all questions of a round, side by side.
+    /// Lets the host's handler answer all questions of a round, side by side as far as its limit goes.
     async fn ask(
         &self,
         handler: &Handler,
@@ -135,9 +135,14 @@ impl Operation<'_> {
         let nobody_waits = CancellationToken::new();
         let _when_dropped = nobody_waits.clone().drop_guard();
         let mut answering = JoinSet::new();
+        let most = self.line.settings.limits.max_asked;
+        let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
         for (key, question) in questions {
             let (handler, peer, ct) = (handler.clone(), by.peer.clone(), nobody_waits.clone());
+            let places = Arc::clone(&places);
             answering.spawn(async move {
+                // Nobody closes it.
+                let _place = places.acquire_owned().await;
                 let answer = answer_input(&handler, peer, &key, question, ct).await;
                 (key, answer)
             });

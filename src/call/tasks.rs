@@ -1,12 +1,12 @@
 //! Waiting for a task's end by asking for it, on whatever session there is.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use rmcp::model::{
     CallToolResult, InputRequests, InputResponses, JsonObject, TaskPayload, TaskStatus,
 };
 use serde_json::Value;
-use tokio::task::JoinSet;
+use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -113,10 +113,15 @@ impl Caller<'_> {
         let nobody_waits = CancellationToken::new();
         let _when_dropped = nobody_waits.clone().drop_guard();
         let mut answering = JoinSet::new();
+        let most = self.line.settings.limits.max_asked;
+        let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
         for (key, question) in questions {
             let (handler, peer) = (settings.handler.clone(), peer.clone());
             let ct = nobody_waits.clone();
+            let places = Arc::clone(&places);
             answering.spawn(async move {
+                // Nobody closes it.
+                let _place = places.acquire_owned().await;
                 let answer = answer_input(&handler, peer, &key, question, ct).await;
                 (key, answer)
             });

@@ -313,3 +313,53 @@ async fn the_servers_refusal_of_a_round_is_passed_through() {
     })
     .await;
 }
+
+/// Counts how many questions it has at a time.
+#[derive(Clone, Default)]
+struct Counting {
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl ClientHandler for Counting {
+    async fn create_elicitation(
+        &self,
+        _: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        Ok(ElicitResult::new(ElicitationAction::Decline))
+    }
+}
+
+#[tokio::test]
+async fn the_questions_of_one_round_are_with_the_handler_a_bounded_number_at_a_time() {
+    bounded(async {
+        for over in BOTH {
+            let mut asked = question("one");
+            let requests = &mut asked["result"]["inputRequests"];
+            let who = requests["who"].clone();
+            *requests = (0..20).map(|n| (format!("q{n}"), who.clone())).collect();
+            let script = json!({"log_messages": true, "rules": [
+                {"on": "tools/call", "params": {"requestState": null}, "do": [asked]},
+            ]});
+            let host = Counting::default();
+            let limits = Limits {
+                max_asked: 3,
+                ..Limits::default()
+            };
+            let handler = host.clone();
+            let adjust = |spec: ConnectionSpec| spec.handler(handler).limits(limits);
+            let rig = Rig::with(over, Era::Discover, script, adjust).await;
+            rig.call("charge", json!({})).await.unwrap();
+            let given = &params(&rig, "tools/call")[1]["inputResponses"];
+            assert_eq!(given.as_object().unwrap().len(), 20);
+            assert_eq!(host.most.load(Ordering::SeqCst), 3);
+            rig.finish().await;
+        }
+    })
+    .await;
+}
