@@ -17,6 +17,7 @@ use std::{
 };
 
 use ractor::ActorRef;
+use rmcp::model::ServerPeerInfo;
 use tokio::{
     sync::{Notify, Semaphore, futures::Notified, oneshot, watch},
     time::Instant,
@@ -67,6 +68,7 @@ pub(crate) struct Line {
     generations: Arc<AtomicU64>,
     status: watch::Sender<ConnectionStatus>,
     newest: Mutex<Option<Arc<Pulse>>>,
+    server: Mutex<Option<Arc<ServerPeerInfo>>>,
     session_over: Notify,
     hardest_stop: Mutex<Option<Stopped>>,
     mailbox: RwLock<Option<Mailbox>>,
@@ -187,6 +189,10 @@ impl Line {
             }),
             session_over: Notify::new(),
             hardest_stop: Mutex::default(),
+            server: Mutex::new(match &source {
+                LineSource::Owned(_) => None,
+                LineSource::Lent(session) => session.server(),
+            }),
             newest: Mutex::new(match source {
                 LineSource::Owned(_) => None,
                 LineSource::Lent(ref session) => Some(Arc::clone(&session.pulse)),
@@ -216,6 +222,12 @@ impl Line {
             *hardest = (*hardest).max(Some(*how));
         }
         self.teller.tell(what);
+    }
+
+    /// What the server of the newest session said about itself.
+    pub(crate) fn server(&self) -> Option<Arc<ServerPeerInfo>> {
+        let server = self.server.lock();
+        server.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn status(&self) -> ConnectionStatus {

@@ -386,6 +386,25 @@ async fn a_pinned_probe_has_the_whole_time_to_start() {
 }
 
 #[tokio::test]
+async fn what_the_server_says_about_itself_is_there_for_the_host() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let script = json!({ "instructions": "Ask before you charge." });
+            let world = World::new(wire, era, script).await;
+            let (supervisor, server) = open(world.spec()).await;
+            assert!(server.server().is_none());
+            server.call_tool(echo()).await.unwrap();
+            let told = server.server().expect("a session was negotiated");
+            assert_eq!(told.instructions.as_deref(), Some("Ask before you charge."));
+            assert!(told.capabilities.tools.is_some());
+            assert!(told.server_info.is_some());
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn a_ping_is_sent_only_where_the_revision_has_one() {
     for (wire, era) in everywhere() {
         bounded(async {
