@@ -184,12 +184,29 @@ pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
 pub use toolbox::Toolbox;
 
-/// The program in the document on authorisation, compiled.
-#[cfg(all(doctest, feature = "oauth"))]
-#[doc = include_str!("../docs/authorisation.md")]
-struct Authorisation;
-
-/// The program in the README, compiled.
+/// The programs in the documents, compiled.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod documents {
+    #[doc = include_str!("../docs/agents.md")]
+    struct Agents;
+
+    #[cfg(feature = "oauth")]
+    #[doc = include_str!("../docs/authorisation.md")]
+    struct Authorisation;
+
+    #[doc = include_str!("../docs/configuration.md")]
+    struct Configuration;
+
+    #[doc = include_str!("../docs/handlers.md")]
+    struct Handlers;
+
+    #[cfg(feature = "metrics")]
+    #[doc = include_str!("../docs/observability.md")]
+    struct Observability;
+
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../docs/semantics.md")]
+    struct Semantics;
+}
