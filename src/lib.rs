@@ -184,29 +184,32 @@ pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
 pub use toolbox::Toolbox;
 
-/// The programs in the documents, compiled.
+// The programs in the documents, compiled.
+
 #[cfg(doctest)]
-mod documents {
-    #[doc = include_str!("../docs/agents.md")]
-    struct Agents;
+#[doc = include_str!("../docs/agents.md")]
+struct Agents;
 
-    #[cfg(feature = "oauth")]
-    #[doc = include_str!("../docs/authorisation.md")]
-    struct Authorisation;
+#[cfg(all(doctest, feature = "oauth"))]
+#[doc = include_str!("../docs/authorisation.md")]
+struct Authorisation;
 
-    #[doc = include_str!("../docs/configuration.md")]
-    struct Configuration;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/configuration.md")]
+struct ConfigurationFiles;
 
-    #[doc = include_str!("../docs/handlers.md")]
-    struct Handlers;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/handlers.md")]
+struct Handlers;
 
-    #[cfg(feature = "metrics")]
-    #[doc = include_str!("../docs/observability.md")]
-    struct Observability;
+#[cfg(all(doctest, feature = "metrics"))]
+#[doc = include_str!("../docs/observability.md")]
+struct Observability;
 
-    #[doc = include_str!("../README.md")]
-    struct Readme;
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
-    #[doc = include_str!("../docs/semantics.md")]
-    struct Semantics;
-}
+#[cfg(doctest)]
+#[doc = include_str!("../docs/semantics.md")]
+struct Semantics;
