@@ -17,6 +17,7 @@ use std::{
 };
 
 use ractor::ActorRef;
+use rmcp::model::ServerPeerInfo;
 use tokio::{
     sync::{Notify, Semaphore, futures::Notified, oneshot, watch},
     time::Instant,
@@ -30,7 +31,7 @@ pub(crate) use ticket::{Attempt, GiveUpOnDrop, Progress, Ticket};
 
 use crate::{
     catalog::Lists,
-    error::ReconnectError,
+    error::{ReconnectError, StartError},
     event::{Dropped, Stopped, Teller, What},
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session, WantedLevel},
@@ -67,6 +68,7 @@ pub(crate) struct Line {
     generations: Arc<AtomicU64>,
     status: watch::Sender<ConnectionStatus>,
     newest: Mutex<Option<Arc<Pulse>>>,
+    server: Mutex<Option<Arc<ServerPeerInfo>>>,
     session_over: Notify,
     hardest_stop: Mutex<Option<Stopped>>,
     mailbox: RwLock<Option<Mailbox>>,
@@ -86,7 +88,7 @@ struct Mailbox {
 }
 
 /// What a connection is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionStatus {
     /// Its state.
@@ -95,6 +97,8 @@ pub struct ConnectionStatus {
     pub generation: Option<Generation>,
     /// The protocol revision of that session, once it was negotiated.
     pub revision: Option<String>,
+    /// Why the last start of a session failed, until one succeeds.
+    pub last_failure: Option<Arc<StartError>>,
     /// For how long an open circuit still refuses operations, if it is open.
     pub circuit_open_for: Option<Duration>,
     /// How many operations the newest session has in flight.
@@ -178,12 +182,17 @@ impl Line {
                 state,
                 generation,
                 revision,
+                last_failure: None,
                 circuit_open_for: None,
                 in_flight: 0,
                 dropped: DroppedFrames::default(),
             }),
             session_over: Notify::new(),
             hardest_stop: Mutex::default(),
+            server: Mutex::new(match &source {
+                LineSource::Owned(_) => None,
+                LineSource::Lent(session) => session.server(),
+            }),
             newest: Mutex::new(match source {
                 LineSource::Owned(_) => None,
                 LineSource::Lent(ref session) => Some(Arc::clone(&session.pulse)),
@@ -213,6 +222,12 @@ impl Line {
             *hardest = (*hardest).max(Some(*how));
         }
         self.teller.tell(what);
+    }
+
+    /// What the server of the newest session said about itself.
+    pub(crate) fn server(&self) -> Option<Arc<ServerPeerInfo>> {
+        let server = self.server.lock();
+        server.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn status(&self) -> ConnectionStatus {

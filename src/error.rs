@@ -192,6 +192,12 @@ impl CallError {
         }
     }
 
+    /// Why there is no answer, in a few words: the whole text of the error without what it is about
+    /// and without what to do next.
+    pub fn why(&self) -> impl fmt::Display + '_ {
+        Why(self)
+    }
+
     /// What to do next, in one sentence for a person.
     #[must_use]
     pub fn next_step(&self) -> &'static str {
@@ -260,6 +266,31 @@ impl CallError {
     }
 }
 
+/// The reason alone, of [`CallError::why`].
+struct Why<'a>(&'a CallError);
+
+impl fmt::Display for Why<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            CallError::NotSent(e) => write!(f, "{}", OneLine(&e.reason)),
+            CallError::Rejected(e) => match (&e.error, e.status) {
+                (Some(error), Some(status)) => write!(f, "{error} (HTTP status {status})"),
+                (Some(error), None) => write!(f, "{error}"),
+                (None, Some(status)) => write!(f, "HTTP status {status}"),
+                (None, None) => f.write_str("the server refused it"),
+            },
+            CallError::Failed(e) => write!(f, "{}", e.error),
+            CallError::Unknown(e) => {
+                write!(f, "{}", OneLine(&e.cause))?;
+                match &e.unsettled {
+                    Some(unsettled) => write!(f, "; {unsettled}"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let about = self.about();
@@ -273,24 +304,14 @@ impl fmt::Display for CallError {
         if let Some(generation) = about.generation {
             write!(f, ", {generation}")?;
         }
-        write!(f, "): {}: ", self.outcome())?;
-        match self {
-            Self::NotSent(e) => write!(f, "{}", OneLine(&e.reason))?,
-            Self::Rejected(e) => match (&e.error, e.status) {
-                (Some(error), Some(status)) => write!(f, "{error} (HTTP status {status})")?,
-                (Some(error), None) => write!(f, "{error}")?,
-                (None, Some(status)) => write!(f, "HTTP status {status}")?,
-                (None, None) => f.write_str("the server refused it")?,
-            },
-            Self::Failed(e) => write!(f, "{}", e.error)?,
-            Self::Unknown(e) => {
-                write!(f, "{}", OneLine(&e.cause))?;
-                if let Some(unsettled) = &e.unsettled {
-                    write!(f, "; {unsettled}")?;
-                }
-            }
-        }
-        write!(f, ". {} [operation {}]", self.next_step(), about.operation)
+        write!(
+            f,
+            "): {}: {}. {} [operation {}]",
+            self.outcome(),
+            Why(self),
+            self.next_step(),
+            about.operation
+        )
     }
 }
 

@@ -18,7 +18,7 @@ pub use catalog::Catalog;
 
 use rmcp::model::{
     GetPromptResponse, GetPromptResult, ListPromptsResult, ListResourcesResult, ListToolsResult,
-    ReadResourceResponse, ReadResourceResult,
+    ReadResourceResponse, ReadResourceResult, ServerPeerInfo,
 };
 use serde_json::Value;
 
@@ -79,6 +79,14 @@ impl Connection {
     #[must_use]
     pub fn status(&self) -> ConnectionStatus {
         self.line.status()
+    }
+
+    /// What the server of the newest session said about itself in the handshake: its name, its
+    /// capabilities, its instructions for a model. `None` until a first session was negotiated.
+    /// Never waits. All of it is the server's word, and none of it is in any log or event.
+    #[must_use]
+    pub fn server(&self) -> Option<Arc<ServerPeerInfo>> {
+        self.line.server()
     }
 
     /// Waits until `condition` holds for the connection's status, and returns that status.

@@ -25,7 +25,7 @@ use rmcp::{
     model::{
         CancelledNotification, CancelledNotificationParam, ClientNotification, ClientRequest,
         GetExtensions as _, GetMeta as _, ProgressToken, ProtocolVersion, RequestId,
-        ServerCapabilities, ServerResult,
+        ServerCapabilities, ServerPeerInfo, ServerResult,
     },
     service::PeerRequestOptions,
 };
@@ -149,6 +149,11 @@ impl Session {
             });
         }
         self.pulse.is_ended()
+    }
+
+    /// What the server said about itself in the handshake.
+    pub(crate) fn server(&self) -> Option<Arc<ServerPeerInfo>> {
+        self.peer.peer_info()
     }
 
     /// The request that sets the connection's log level, where one is set and the server has logs.

@@ -39,6 +39,7 @@ use crate::{
     transport::Pulse,
 };
 use branch::Branch;
+use builder::Prepare;
 pub use builder::{SupervisorBuilder, SupervisorError};
 use circuit::Circuit;
 use configured::Configured;
@@ -49,6 +50,9 @@ use tree::Message;
 
 /// Opens connections and looks after them.
 ///
+/// It is no handle: whoever calls servers is given connections. A program that needs it in several
+/// places shares it in an `Arc`, and shuts it down with what `Arc::into_inner` gives.
+///
 /// Supervisors nest: one that is started [`under`](SupervisorBuilder::under) another has names of its
 /// own, may end long before the one above it, and never outlives it.
 ///
@@ -58,6 +62,7 @@ pub struct Supervisor {
     actor: ActorRef<Message>,
     branch: Arc<Branch>,
     configured: tokio::sync::Mutex<Configured>,
+    prepare: Prepare,
 }
 
 /// The rules under which a caller-owned connection is used.

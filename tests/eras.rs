@@ -225,8 +225,16 @@ async fn an_answer_to_the_probe_that_comes_after_the_fall_back_is_dropped() {
 
 /// A server that was too slow for the probe and then refuses `initialize`, as Python servers do.
 fn slow_and_refusing(supported: &[&str]) -> Value {
+    let error = refusal(supported);
+    slow_and_answering(json!({"error": error}))
+}
+
+fn refusal(supported: &[&str]) -> Value {
     let data = json!({"requested": "2025-11-25", "supported": supported});
-    let refusal = json!({"error": {"code": -32022, "message": "not here", "data": data}});
+    json!({"code": -32022, "message": "not here", "data": data})
+}
+
+fn slow_and_answering(refusal: Value) -> Value {
     json!({"rules": [
         {"on": "server/discover", "nth": 1, "do": [{"wait_file": "late"}, "answer"]},
         {"on": "initialize", "do": [{"touch": "late"}, refusal]},
@@ -254,19 +262,46 @@ async fn a_process_that_was_slow_to_start_and_is_not_older_is_asked_again_and_no
 }
 
 #[tokio::test]
-async fn a_process_that_refuses_both_eras_is_not_asked_for_a_third() {
-    bounded(async {
-        let script = slow_and_refusing(&["2031-01-01"]);
-        let world = World::new(Wire::Stdio, Era::Automatic, script).await;
-        let failure = negotiate(world.spec().limits(quick_probe())).await;
-        let failure = failure.unwrap_err();
-        assert!(
-            matches!(&failure, StartFailure::Refused(e) if e.code == -32022),
-            "{failure:?}"
-        );
-        assert_eq!(world.bed.read("server/discover"), 1);
-    })
-    .await;
+async fn a_server_over_http_that_was_slow_and_is_not_older_is_asked_again() {
+    let error = refusal(&["2026-07-28"]);
+    let whole = json!({"jsonrpc": "2.0", "id": 1, "error": error});
+    for refused in [
+        json!({"error": error}),
+        json!({"http": {"status": 400, "body": whole}}),
+    ] {
+        bounded(async {
+            let script = slow_and_answering(refused);
+            let world = World::new(Wire::Http, Era::Automatic, script).await;
+            let (supervisor, server) = open(world.spec().limits(quick_probe())).await;
+            server.call_tool(echo()).await.unwrap();
+            server.call_tool(echo()).await.unwrap();
+            let status = server.status();
+            assert_eq!(status.revision.as_deref(), Some("2026-07-28"));
+            assert_eq!(status.generation.unwrap().number(), 1);
+            assert_eq!(world.bed.read("server/discover"), 2);
+            assert_eq!(world.bed.read("initialize"), 1);
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_both_eras_is_not_asked_for_a_third() {
+    for wire in WIRES {
+        bounded(async {
+            let script = slow_and_refusing(&["2031-01-01"]);
+            let world = World::new(wire, Era::Automatic, script).await;
+            let failure = negotiate(world.spec().limits(quick_probe())).await;
+            let failure = failure.unwrap_err();
+            assert!(
+                matches!(&failure, StartFailure::Refused(e) if e.code == -32022),
+                "{failure:?}"
+            );
+            assert_eq!(world.bed.read("server/discover"), 1);
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -345,6 +380,25 @@ async fn a_pinned_probe_has_the_whole_time_to_start() {
             let world = World::new(wire, Era::Discover, script).await;
             let negotiated = negotiate(world.spec().limits(quick_probe())).await;
             assert_eq!(negotiated.as_deref(), Ok("2026-07-28"));
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn what_the_server_says_about_itself_is_there_for_the_host() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let script = json!({ "instructions": "Ask before you charge." });
+            let world = World::new(wire, era, script).await;
+            let (supervisor, server) = open(world.spec()).await;
+            assert!(server.server().is_none());
+            server.call_tool(echo()).await.unwrap();
+            let told = server.server().expect("a session was negotiated");
+            assert_eq!(told.instructions.as_deref(), Some("Ask before you charge."));
+            assert!(told.capabilities.tools.is_some());
+            assert!(told.server_info.is_some());
+            shut_down(supervisor).await;
         })
         .await;
     }

@@ -28,6 +28,8 @@ const TASKS: usize = 8;
 const ABREAST: usize = 16;
 const RECONNECTS: u64 = 100;
 
+const IN_FLIGHT: usize = 64;
+
 type Calling = Pin<Box<dyn Future<Output = Result<ToolAnswer, CallError>> + Send>>;
 
 /// Numbers calls in the order in which they are put into the mailbox.
@@ -95,7 +97,7 @@ async fn arrivals(era: Era, reconnects: u64) -> Vec<Effect> {
     let bed = Bed::new(json!({}));
     let supervisor = Supervisor::builder().start().await.unwrap();
     let limits = Limits {
-        max_in_flight: 64,
+        max_in_flight: IN_FLIGHT,
         overload: Overload::Wait,
         reconnect_grace: Duration::from_secs(20),
         ..Limits::default()
@@ -111,8 +113,11 @@ async fn arrivals(era: Era, reconnects: u64) -> Vec<Effect> {
     for _ in 0..TASKS {
         tasks.spawn(Arc::clone(&turnstile).work());
     }
+    let mut before = 0;
     for round in 1..=reconnects {
-        let enough = round * CALLS / (reconnects + 1);
+        // More than can have been in flight on the session before, so that this one has had some.
+        let on_this_session = before + IN_FLIGHT as u64 + 1;
+        let enough = on_this_session.max(round * CALLS / (reconnects + 1));
         let turnstile = &turnstile;
         until("the calls go on", || {
             turnstile.answered.load(Ordering::SeqCst) >= enough
@@ -123,6 +128,7 @@ async fn arrivals(era: Era, reconnects: u64) -> Vec<Effect> {
             .await
             .expect("the server can be started again");
         assert_eq!(generation.number(), round + 1);
+        before = turnstile.answered.load(Ordering::SeqCst);
     }
     while let Some(done) = tasks.join_next().await {
         done.expect("no task panics");

@@ -19,7 +19,7 @@ use mcp_supervisor::{
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use serde_json::json;
 use support::{
-    Bed, bounded, initialize, until,
+    Bed, bounded, example, initialize, until,
     world::{
         Wire, World, charge, echo, everywhere, not_sent, open, short_graces, shut_down, supervisor,
         told, unknown, until_told,
@@ -102,6 +102,38 @@ async fn an_eager_start_that_fails_is_told_and_not_looped() {
                 .any(|w| matches!(w, What::SessionStarting { .. })),
             "{more:?}"
         );
+        shut_down(supervisor).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_status_says_why_a_server_is_down_until_it_starts() {
+    bounded(async {
+        let world = World::new(Wire::Stdio, Era::Automatic, json!({})).await;
+        let bed = &world.bed;
+        let script = format!(
+            "if [ -e {dir}/mended ]; then exec {server} stdio --dir {dir} --script {script}; fi; \
+             echo no license >&2; exit 3",
+            dir = bed.path().display(),
+            server = example("fault_server").display(),
+            script = bed.script(),
+        );
+        let spec = mcp_supervisor::StdioSpec::new("/bin/sh").args(["-c", &script]);
+        let (supervisor, server) = open(spec.into()).await;
+        assert!(server.status().last_failure.is_none());
+        let error = server.call_tool(charge()).await.unwrap_err();
+        let status = server.status_when(|s| s.last_failure.is_some()).await;
+        let failure = status.last_failure.unwrap();
+        assert!(failure.to_string().contains("no license"), "{failure}");
+        // The reason of a refused call is told without the rest of its text.
+        let why = error.why().to_string();
+        assert!(why.contains("no license"), "{why}");
+        assert!(!why.contains("tools/call"), "{why}");
+        assert!(error.to_string().contains(&why), "{error}");
+        bed.touch("mended");
+        server.call_tool(charge()).await.unwrap();
+        assert!(server.status().last_failure.is_none());
         shut_down(supervisor).await;
     })
     .await;

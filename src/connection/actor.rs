@@ -403,6 +403,7 @@ impl Working {
         };
         self.line.status.send_modify(|status| {
             status.state = state;
+            status.last_failure.clone_from(&self.last_failure);
             if let Some(current) = &self.current {
                 status.generation = Some(current.pulse.generation);
                 if let Some(session) = &current.session {

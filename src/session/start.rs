@@ -149,18 +149,7 @@ pub(super) async fn start(
             })
         }
         #[cfg(feature = "http")]
-        Connector::Http(endpoint) => {
-            let (transport, handshake) = endpoint.open(
-                Arc::clone(pulse),
-                &settings.limits,
-                discover_limit(settings),
-            );
-            let session = negotiate(transport, host, settings, &settings.era, pulse, running)
-                .await
-                .map_err(|error| explain_http(error, &handshake))?;
-            handshake.standing_stream().await;
-            Ok(session)
-        }
+        Connector::Http(endpoint) => negotiate_http(endpoint, host, args, running).await,
         Connector::Custom(open, order) => {
             let open = Arc::clone(open);
             let opened = guarded(async move { open.open().await }).await?;
@@ -224,20 +213,54 @@ async fn negotiate_stream<R>(
 where
     R: AsyncRead + Send + Unpin + 'static,
 {
-    let era = &args.settings.era;
+    let (settings, pulse) = (&*args.settings, &args.pulse);
     let (lent, mut returned) = lend(transport);
-    let error = match negotiate(lent, host, &args.settings, era, &args.pulse, running).await {
-        Err(error) if *era == Era::Automatic && serves_the_newer_era_alone(&error) => error,
+    let error = match negotiate(lent, host, settings, &settings.era, pulse, running).await {
+        Err(error) if serves_the_newer_era_alone(&error) => error,
         done => return done,
     };
     let (Ok(transport), Ok(host)) = (returned.try_recv(), HostSide::new(args)) else {
         return Err(error);
     };
-    let era = &Era::Discover;
-    negotiate(transport, host, &args.settings, era, &args.pulse, running).await
+    negotiate(transport, host, settings, &Era::Discover, pulse, running).await
 }
 
-/// Whether the server refused the `initialize` of the fall-back because it takes the newer era only.
+/// Negotiates over HTTP, and asks once more for the same reason. rmcp's worker ends with its
+/// handshake, so that the second one has a worker of its own.
+#[cfg(feature = "http")]
+async fn negotiate_http(
+    endpoint: &Endpoint,
+    host: HostSide,
+    args: &SessionArgs,
+    running: &mut Running,
+) -> Result<Session, NotStarted> {
+    let (settings, pulse) = (&*args.settings, &args.pulse);
+    let (limits, probe) = (&settings.limits, discover_limit(settings));
+    let (transport, handshake) = endpoint.open(Arc::clone(pulse), limits, probe);
+    let (lent, mut returned) = lend(transport);
+    let error = match negotiate(lent, host, settings, &settings.era, pulse, running).await {
+        Ok(session) => {
+            handshake.standing_stream().await;
+            return Ok(session);
+        }
+        Err(error) => error,
+    };
+    let again = if serves_the_newer_era_alone(&error) {
+        returned.try_recv().ok().zip(HostSide::new(args).ok())
+    } else {
+        None
+    };
+    let Some((failed, host)) = again else {
+        return Err(explain_http(error, &handshake));
+    };
+    let (transport, handshake) = endpoint.open_again(failed, limits);
+    negotiate(transport, host, settings, &Era::Discover, pulse, running)
+        .await
+        .map_err(|error| explain_http(error, &handshake))
+}
+
+/// Whether the server refused the `initialize` of the fall-back, which there is only with the
+/// automatic era, because it takes the newer era alone.
 fn serves_the_newer_era_alone(error: &ClientInitializeError) -> bool {
     let ClientInitializeError::LegacyFallbackFailed { fallback, .. } = error else {
         return false;

@@ -5,13 +5,27 @@ use std::{fmt, sync::Arc};
 use ractor::{Actor, ActorCell};
 
 use super::{Supervisor, branch::Branch, tree::SupervisorActor};
-use crate::{journal::Journal, operation::NameError};
+use crate::{config::ServerConfig, journal::Journal, operation::NameError, spec::ConnectionSpec};
 
 /// Builds a [`Supervisor`].
-#[derive(Default)]
 pub struct SupervisorBuilder {
     journal: Option<Arc<dyn Journal>>,
     above: Option<(Arc<Branch>, String)>,
+    prepare: Prepare,
+}
+
+/// The host's say in each connection of a configuration.
+pub(super) type Prepare =
+    Box<dyn Fn(&ServerConfig, ConnectionSpec) -> ConnectionSpec + Send + Sync>;
+
+impl Default for SupervisorBuilder {
+    fn default() -> Self {
+        Self {
+            journal: None,
+            above: None,
+            prepare: Box::new(|_, spec| spec),
+        }
+    }
 }
 
 /// A supervisor that could not be started.
@@ -34,6 +48,30 @@ impl SupervisorBuilder {
     #[must_use]
     pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
         self.journal = Some(journal);
+        self
+    }
+
+    /// Gives the host its say in each connection that an [`apply`](Supervisor::apply) opens, before
+    /// it is opened: what no file can hold, such as a handler or a source of tokens, is set here.
+    /// It plays no part in whether a server counts as changed.
+    ///
+    /// ```
+    /// use mcp_supervisor::Supervisor;
+    /// use rmcp::ClientHandler;
+    ///
+    /// #[derive(Clone)]
+    /// struct Person;
+    /// impl ClientHandler for Person {}
+    ///
+    /// let builder = Supervisor::builder().prepare(|_server, spec| spec.handler(Person));
+    /// # let _ = builder;
+    /// ```
+    #[must_use]
+    pub fn prepare(
+        mut self,
+        prepare: impl Fn(&ServerConfig, ConnectionSpec) -> ConnectionSpec + Send + Sync + 'static,
+    ) -> Self {
+        self.prepare = Box::new(prepare);
         self
     }
 
@@ -115,6 +153,7 @@ impl SupervisorBuilder {
             actor,
             branch,
             configured: tokio::sync::Mutex::default(),
+            prepare: self.prepare,
         };
         if let Some(above) = above
             && !above.adopt(&supervisor.branch)

@@ -154,6 +154,11 @@ impl Supervisor {
     /// When this returns, its process is gone. The restarted server's first session waits for that.
     /// Handles of the old connection stay closed: ask for [`connection`](Self::connection) by name.
     ///
+    /// It starts no server: what only a start can show, such as a missing command, is told by the
+    /// first call, by [`What::StartFailed`](crate::What::StartFailed), and by
+    /// [`last_failure`](crate::connection::ConnectionStatus::last_failure). What no file can hold,
+    /// such as a handler, is set by [`prepare`](crate::supervisor::SupervisorBuilder::prepare).
+    ///
     /// Concurrent calls are carried out one after the other.
     ///
     /// # Cancel safety
@@ -161,21 +166,6 @@ impl Supervisor {
     /// Dropped, some servers may have been dealt with and others not; the next `apply` sees to the
     /// rest. What was being closed is closed all the same.
     pub async fn apply(&self, configuration: &Configuration) -> ApplyReport {
-        self.apply_with(configuration, |_, spec| spec).await
-    }
-
-    /// [`apply`](Self::apply), with the host's say in each connection before it is opened: what no
-    /// file can hold, such as a journal of its own or a handler, is set there. It plays no part in
-    /// whether a server counts as changed.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`apply`](Self::apply).
-    pub async fn apply_with(
-        &self,
-        configuration: &Configuration,
-        adjust: impl Fn(&ServerConfig, ConnectionSpec) -> ConnectionSpec,
-    ) -> ApplyReport {
         let mut configured = self.configured.lock().await;
         let mut report = ApplyReport::default();
         let mut endings = Vec::new();
@@ -197,8 +187,7 @@ impl Supervisor {
                         Ok(ServerChange::Disabled)
                     }
                     Some(spec) => {
-                        let adjusted = || adjust(server, spec.clone());
-                        self.settle(&mut configured, server, spec, adjusted, &mut endings)
+                        self.settle(&mut configured, server, spec, &mut endings)
                             .await
                     }
                 },
@@ -222,7 +211,6 @@ impl Supervisor {
         configured: &mut Configured,
         server: &ServerConfig,
         spec: &ConnectionSpec,
-        adjusted: impl FnOnce() -> ConnectionSpec,
         endings: &mut Vec<Ending>,
     ) -> Result<ServerChange, ApplyError> {
         let name = server.name();
@@ -231,7 +219,7 @@ impl Supervisor {
             return Ok(ServerChange::Unchanged);
         }
         let before = before.map(|before| Arc::clone(&before.line));
-        let adjusted = adjusted();
+        let adjusted = (self.prepare)(server, spec.clone());
         // Before the old one is closed: it stays, if this fails.
         let source = source_of(&adjusted).map_err(|error| server.error(error))?;
         let ended = configured.close(name);

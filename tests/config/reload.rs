@@ -1,12 +1,19 @@
 //! A file that changes: what is new is opened, what is gone is closed for good, what is different is
 //! restarted, and nothing else is touched.
 
-use std::{future::Future, pin::pin, task::Poll, time::Duration};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex},
+    task::Poll,
+    time::Duration,
+};
 
 use mcp_supervisor::{
     CallError, Configuration, LentSpec, SharedConnection, Supervisor, ToolCall, What,
     connection::ConnectionState,
     error::{AddError, NotSentReason},
+    spec::Start,
     supervisor::{ApplyError, ApplyReport, ServerChange},
 };
 use serde_json::{Value, json};
@@ -568,19 +575,29 @@ async fn an_apply_that_nobody_waits_for_any_more_closes_all_the_same() {
 async fn the_host_has_a_say_in_each_connection_that_is_opened() {
     bounded(async {
         let bed = Bed::new(json!({}));
-        let supervisor = supervisor().await;
-        let configuration = read(&json!({ "a": pipe(&bed), "off": { "disabled": true } }));
-        let asked = std::cell::RefCell::new(Vec::new());
-        let adjust = |server: &mcp_supervisor::config::ServerConfig, spec| {
-            asked.borrow_mut().push(server.name().to_string());
-            mcp_supervisor::ConnectionSpec::start(spec, mcp_supervisor::spec::Start::Eager)
-        };
-        let _ = supervisor.apply_with(&configuration, adjust).await;
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&asked);
+        let supervisor = Supervisor::builder()
+            .prepare(move |server, spec| {
+                told.lock().unwrap().push(server.name().to_string());
+                spec.start(Start::Eager)
+            })
+            .start()
+            .await
+            .unwrap();
+        let mut servers = json!({ "a": pipe(&bed), "off": { "disabled": true } });
+        let configuration = read(&servers);
+        let _ = supervisor.apply(&configuration).await;
         super::support::until("it was started eagerly", || bed.pids().len() == 1).await;
         // What the host says is no part of the comparison.
-        let report = supervisor.apply_with(&configuration, adjust).await;
+        let report = supervisor.apply(&configuration).await;
         assert_eq!(report.changes["a"], ServerChange::Unchanged);
-        assert_eq!(*asked.borrow(), ["a"]);
+        assert_eq!(*asked.lock().unwrap(), ["a"]);
+        // A server that is restarted is prepared again.
+        servers["a"]["env"]["CHANGED"] = json!("yes");
+        let report = supervisor.apply(&read(&servers)).await;
+        assert_eq!(report.changes["a"], ServerChange::Restarted);
+        assert_eq!(*asked.lock().unwrap(), ["a", "a"]);
         shut_down(supervisor).await;
     })
     .await;

@@ -244,8 +244,8 @@ async fn a_server_whose_tokens_are_the_hosts_is_opened_with_them_and_not_without
             let file =
                 json!({ "mcpServers": { "one": { "url": http.url(), "mcp-supervisor": own } } });
             let configuration = reader(&[]).parse("mcp.json", file.to_string()).unwrap();
-            let supervisor = supervisor().await;
-            let report = supervisor.apply(&configuration).await;
+            let without = supervisor().await;
+            let report = without.apply(&configuration).await;
             let ServerChange::Failed {
                 error: ApplyError::Config(error),
                 still_running: false,
@@ -254,9 +254,13 @@ async fn a_server_whose_tokens_are_the_hosts_is_opened_with_them_and_not_without
                 panic!("{report:?}");
             };
             assert_eq!(error.field.as_deref(), Some("/mcp-supervisor/credentials"));
-            let report = supervisor
-                .apply_with(&configuration, |_, spec| spec.credentials(Tokens))
-                .await;
+            shut_down(without).await;
+            let supervisor = Supervisor::builder()
+                .prepare(|_, spec| spec.credentials(Tokens))
+                .start()
+                .await
+                .unwrap();
+            let report = supervisor.apply(&configuration).await;
             assert_eq!(report.changes["one"], ServerChange::Added);
             call(&supervisor, "one", "echo").await;
             let lines = std::fs::read_to_string(bed.file("messages")).unwrap();

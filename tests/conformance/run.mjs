@@ -2,7 +2,7 @@
 //
 //   node run.mjs NODE_PREFIX EXAMPLES [--write]
 //
-// NODE_PREFIX is where node/package.json is installed, EXAMPLES where cargo puts the two clients.
+// NODE_PREFIX is where tests/node/package.json is installed, EXAMPLES where cargo puts the two clients.
 // Without --write it fails when a scenario that docs/conformance.md lists as passed is not, or when
 // it lists other scenarios than the suite has. With it, it writes the tables there.
 

@@ -35,6 +35,8 @@ On each transport, with the automatic era, and pinned to 2025-11-25 where a serv
   `foreign::a_foreign_server_lists_its_templates_and_completes_an_argument`
 - Progress keeps a call alive that takes longer than its idle limit. →
   `foreign::progress_of_a_foreign_tool_keeps_a_call_alive_that_is_longer_than_its_idle_limit`
+- The progress of a call is read as the server sent it. →
+  `foreign::the_progress_of_a_foreign_tool_is_read_as_it_was_sent_and_ends_with_the_call`
 - A form and a sample are asked for in the middle of a call, and the user's handler answers. →
   `foreign::what_a_foreign_tool_asks_in_a_call_is_answered_by_the_users_handler`
 - A change of a resource is told to who subscribed, and a server that cannot tell is named. →
@@ -148,7 +150,7 @@ pub fn pinned(row: &Row) -> String {
         }
         Program::Node(_) | Program::Everything => {
             let wanted: serde_json::Value =
-                serde_json::from_str(&read("tests/foreign/node/package.json")).unwrap();
+                serde_json::from_str(&read("tests/node/package.json")).unwrap();
             let version = &wanted["dependencies"][row.package];
             version.as_str().unwrap_or_default().to_owned()
         }

@@ -78,6 +78,8 @@ pub struct Row {
     /// What its tool `fails` answers, where it has one.
     pub failure: Option<&'static str>,
     pub no_such_tool: &'static str,
+    /// Whether its progress says how far it will go.
+    pub tells_the_total: bool,
     pub prompt: Prompt,
     pub resource: (&'static str, &'static str),
     pub template: &'static str,
@@ -202,6 +204,7 @@ const SMALL: Row = Row {
     keeps_a_ledger: true,
     failure: Some("it does not work"),
     no_such_tool: "a tool error",
+    tells_the_total: true,
     prompt: Prompt {
         name: "greet",
         arguments: &[("who", "Bo")],
@@ -366,6 +369,7 @@ pub const ROWS: [Row; 7] = [
         program: Program::Rmcp,
         pages_of_tools: 3,
         no_such_tool: "a rejection",
+        tells_the_total: false,
         found: &[(
             "it is the one of these whose lists come in pages",
             "foreign::each_foreign_server_lists_what_its_row_states",

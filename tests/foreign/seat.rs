@@ -15,18 +15,13 @@ use std::{
 
 use mcp_supervisor::{ConnectionSpec, HttpSpec, Limits, OwnedConnection, StdioSpec, Supervisor};
 use tempfile::TempDir;
-use tokio::sync::Semaphore;
 
 use crate::{
     person::Person,
-    rows::{Program, ROWS, Row, Seat, Wire},
+    rows::{Program, Row, Seat, Wire},
     support::{example, is_running, kill, until},
 };
 
-/// So many seats are used side by side: the interpreters take a core each while they start.
-const SIDE_BY_SIDE: usize = 4;
-/// The outer deadline of one seat.
-const HARD: Duration = Duration::from_secs(120);
 /// How long a server may take until it listens.
 const LISTENS: Duration = Duration::from_secs(60);
 
@@ -60,46 +55,6 @@ fn interpreter(program: Program) -> Option<PathBuf> {
 pub fn is_installed(row: &Row) -> bool {
     interpreter(row.program).is_some()
 }
-
-/// Runs `body` for each installed server on each of its seats, and checks afterwards that nothing
-/// of the server runs any more.
-pub async fn everywhere(body: impl AsyncFn(&'static Row, Seat, Taken) + Clone + 'static) {
-    let turns = Arc::new(Semaphore::new(SIDE_BY_SIDE));
-    let local = tokio::task::LocalSet::new();
-    let mut seats = Vec::new();
-    for row in ROWS_IN_PLACE.iter().filter(|row| is_installed(row)) {
-        for seat in row.seats.iter().copied() {
-            let (body, turns) = (body.clone(), Arc::clone(&turns));
-            let what = format!("{}, {:?}, {:?}", row.name, seat.wire, seat.era());
-            let task = local.spawn_local(async move {
-                let _turn = turns.acquire_owned().await.unwrap();
-                let using = async {
-                    let taken = Taken::new(row, seat).await;
-                    let left = taken.left();
-                    body(row, seat, taken).await;
-                    left.until_gone().await;
-                };
-                tokio::time::timeout(HARD, using)
-                    .await
-                    .expect("the seat ran into its outer deadline");
-            });
-            seats.push((what, task));
-        }
-    }
-    let all = local.run_until(async {
-        let mut failed = Vec::new();
-        for (what, task) in seats {
-            if task.await.is_err() {
-                failed.push(what);
-            }
-        }
-        failed
-    });
-    let failed = all.await;
-    assert!(failed.is_empty(), "failed on: {failed:#?}");
-}
-
-static ROWS_IN_PLACE: [Row; ROWS.len()] = ROWS;
 
 /// A foreign server with a connection to it. Dropped, all of it is gone.
 pub struct Taken {
@@ -161,7 +116,7 @@ fn marked(mark: &str) -> Vec<i32> {
 }
 
 impl Taken {
-    async fn new(row: &'static Row, seat: Seat) -> Self {
+    pub async fn new(row: &'static Row, seat: Seat) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let name = dir.path().file_name().unwrap().to_string_lossy();
         let mark = format!("FOREIGN_MARK={name}");

@@ -35,7 +35,10 @@ impl Working {
             .filter(|c| c.pulse.generation == generation)?;
         match report {
             Report::Started(session) => {
+                let server = self.line.server.lock();
+                *server.unwrap_or_else(PoisonError::into_inner) = session.server();
                 current.session = Some(session);
+                self.last_failure = None;
                 let _ = self.step(Input::Started);
                 for reply in self.reconnects.drain(..) {
                     // Whoever asked may have stopped waiting.

@@ -108,10 +108,32 @@ impl Endpoint {
         limits: &Limits,
         discover_limit: Option<Duration>,
     ) -> (HttpTransport, Arc<Handshake>) {
+        let (worker, handshake) = self.worker(Arc::clone(&pulse), limits, discover_limit);
+        (HttpTransport { worker, pulse }, handshake)
+    }
+
+    /// Opens a transport for another handshake of the same session, instead of one whose handshake
+    /// failed and that is still held, so that its session has not ended.
+    pub(crate) fn open_again(
+        &self,
+        mut failed: HttpTransport,
+        limits: &Limits,
+    ) -> (HttpTransport, Arc<Handshake>) {
+        let (worker, handshake) = self.worker(Arc::clone(&failed.pulse), limits, None);
+        failed.worker = worker;
+        (failed, handshake)
+    }
+
+    fn worker(
+        &self,
+        pulse: Arc<Pulse>,
+        limits: &Limits,
+        discover_limit: Option<Duration>,
+    ) -> (Worker, Arc<Handshake>) {
         let handshake = Arc::new(Handshake::default());
         let client = HttpClient {
             http: self.client.clone(),
-            pulse: Arc::clone(&pulse),
+            pulse,
             handshake: Arc::clone(&handshake),
             max_answer_bytes: limits.max_answer_bytes,
             max_resumes: limits.max_resumes,
@@ -127,7 +149,7 @@ impl Endpoint {
         config.channel_buffer_capacity = limits.max_in_flight.max(16);
         config.retry_config = Arc::new(NeverRetry::default());
         let worker = StreamableHttpClientTransport::with_client(client, config);
-        (HttpTransport { worker, pulse }, handshake)
+        (worker, handshake)
     }
 }
 

@@ -64,6 +64,8 @@ fn asked_in_the_result(requests: Value) -> Result<CallToolResponse, ErrorData> {
 #[derive(Clone)]
 struct Small {
     pinned: broadcast::Sender<()>,
+    /// Made when a filter is accepted: what is pinned between the acknowledgement and `listen` counts.
+    accepted: Arc<Mutex<Vec<broadcast::Receiver<()>>>>,
     /// Those who subscribed in the way of the older era.
     subscribed: Arc<Mutex<Vec<Peer<RoleServer>>>>,
 }
@@ -307,11 +309,14 @@ impl ServerHandler for Small {
         &self,
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
+        let mut accepted = self.accepted.lock().expect("nobody panics");
+        accepted.push(self.pinned.subscribe());
         Some(requested.clone())
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let mut pinned = self.pinned.subscribe();
+        let accepted = self.accepted.lock().expect("nobody panics").pop();
+        let mut pinned = accepted.expect("its filter was accepted");
         let sink = context.sink();
         loop {
             tokio::select! {
@@ -331,6 +336,7 @@ async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let small = Small {
         pinned: broadcast::channel(16).0,
+        accepted: Arc::default(),
         subscribed: Arc::default(),
     };
     if arguments.first().is_none_or(|wire| wire == "stdio") {
