@@ -98,9 +98,17 @@ pub enum CredentialsError {
     /// The credentials could not be read or written.
     #[error("the credential store failed: {0}")]
     Store(String),
-    /// A source of the host's own failed.
+    /// A source of the host's own failed, or what it asks a person with.
     #[error("{0}")]
     Source(String),
+}
+
+/// What fails where a host shows somebody a URL or waits for the answer. Of the error only its kind
+/// is told.
+impl From<std::io::Error> for CredentialsError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Source(error.kind().to_string())
+    }
 }
 
 fn scope_of(challenge: Option<&Challenge>) -> String {

@@ -184,12 +184,32 @@ pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
 pub use toolbox::Toolbox;
 
-/// The program in the document on authorisation, compiled.
+// The programs in the documents, compiled.
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/agents.md")]
+struct Agents;
+
 #[cfg(all(doctest, feature = "oauth"))]
 #[doc = include_str!("../docs/authorisation.md")]
 struct Authorisation;
 
-/// The program in the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/configuration.md")]
+struct ConfigurationFiles;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/handlers.md")]
+struct Handlers;
+
+#[cfg(all(doctest, feature = "metrics"))]
+#[doc = include_str!("../docs/observability.md")]
+struct Observability;
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/semantics.md")]
+struct Semantics;

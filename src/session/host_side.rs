@@ -39,6 +39,8 @@ const TOO_MANY_TEXT: &str = "the client is asked more than it answers at a time;
 /// What rmcp runs for a session.
 pub(crate) struct HostSide {
     handler: Handler,
+    /// Whether it is one of the host's.
+    handled: bool,
     /// What the handshake offers: the handler's, with the connection's revision.
     pub(super) offered: ClientConfig,
     /// What rmcp is not shown of all that passes through it.
@@ -114,7 +116,7 @@ impl HostSide {
                 false => Ok(ClientResult::empty(())),
             };
         };
-        if let Some(what) = what {
+        if let Some(what) = what.filter(|_| self.handled) {
             (self.tell)(What::HandlerAsked { generation, what });
         }
         let cancelled = context.ct.clone();
@@ -147,6 +149,7 @@ impl HostSide {
         let most = args.settings.limits.max_asked.min(Semaphore::MAX_PERMITS);
         Ok(Self {
             handler: args.settings.handler.clone(),
+            handled: args.settings.handled,
             offered: args.settings.handler.info()?,
             withheld: Arc::default(),
             pulse: Arc::clone(&args.pulse),

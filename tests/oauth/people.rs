@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use mcp_supervisor::{
-    CallError, auth::Answer, credentials::CredentialsError, error::NotSentReason,
+    CallError,
+    auth::{Answer, MemoryStore},
+    credentials::CredentialsError,
+    error::NotSentReason,
 };
 
 use super::{Authority, Ours, authorise, both, bounded, consent, initialize, not_sent};
@@ -102,6 +105,37 @@ async fn a_scope_that_is_too_narrow_is_a_rejection_that_says_which_is_needed() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn under_another_redirect_uri_the_client_registers_anew_and_what_is_stored_still_works() {
+    bounded(async {
+        let authority = Authority::start().await;
+        let store = MemoryStore::default();
+        let at = |uri: &str| {
+            let oauth = authority.oauth().redirect_uri(uri).store(store.clone());
+            oauth.build().unwrap()
+        };
+        authorise(&at("http://127.0.0.1:1/callback")).await;
+        authorise(&at("http://127.0.0.1:1/callback")).await;
+        assert_eq!(authority.book().registrations, 1);
+
+        let moved = at("http://127.0.0.1:2/callback");
+        authority.revoke_access_tokens();
+        let ours = Ours::with(&authority, &moved, &initialize()).await;
+        assert!(ours.call("echo").await.unwrap_err().challenge().is_some());
+        ours.call("echo").await.unwrap();
+        let (refreshes, registrations) = {
+            let book = authority.book();
+            (book.refreshes, book.registrations)
+        };
+        assert_eq!((refreshes, registrations), (1, 1), "renewed as before");
+        authorise(&moved).await;
+        assert_eq!(authority.book().registrations, 2);
+        ours.call("echo").await.unwrap();
+        ours.close().await;
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -98,6 +98,23 @@ async fn what_a_server_asks_within_a_call_reaches_the_handler_and_its_answer_the
 }
 
 #[tokio::test]
+async fn where_the_host_has_no_handler_no_event_says_that_it_was_asked() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let world = World::new(wire, era, asking(vec![form("n-1")], 1)).await;
+            let (supervisor, server) = open(world.spec().limits(short_graces())).await;
+            let mut events = supervisor.events();
+            server.call_tool(echo()).await.unwrap();
+            assert_eq!(answer(&world, "n-1")["result"]["action"], "decline");
+            let asked = |e: &What| matches!(e, What::HandlerAsked { .. });
+            assert!(!told(&mut events).await.iter().any(asked));
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn the_handshake_offers_what_the_handler_offers_and_the_revision_of_the_connection() {
     for (wire, era) in everywhere() {
         bounded(async {
