@@ -407,13 +407,6 @@ impl Line {
         let _ = self.admission.acquire_many(all).await;
     }
 
-    /// Waits until the actor that there is now is gone, its supervisor may not know it yet.
-    #[cfg(test)]
-    pub(crate) async fn actor_lost(&self) {
-        let mailbox = self.mailbox().unwrap();
-        mailbox.alive.cancelled().await;
-    }
-
     #[cfg(test)]
     pub(crate) fn make_the_actor_panic(&self) {
         let mailbox = self.mailbox().unwrap();

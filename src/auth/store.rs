@@ -122,7 +122,8 @@ impl fmt::Debug for StoreGuard {
     }
 }
 
-/// Keeps one server's credentials.
+/// Keeps one server's credentials. A source for another server takes them for none, and replaces
+/// them when it has some.
 ///
 /// Refresh tokens are used once, so processes that share a store take turns: a renewal holds the
 /// [lock](Self::lock) from its look into the store to its save.

@@ -368,8 +368,10 @@ async fn what_is_closed_while_nobody_knows_yet_that_its_actor_failed_is_stopped(
     bounded(async {
         let rig = Rig::new(Limits::default()).await;
         rig.line.make_the_actor_panic();
-        rig.line.actor_lost().await;
-        rig.line.close_now();
+        let line = Arc::clone(&rig.line);
+        // Its turn is behind the actor's and before that of the supervisor, which then is told.
+        let closing = tokio::spawn(async move { line.close_now() });
+        closing.await.unwrap();
         rig.line.stopped().await;
         assert!(rig.supervisor.names().is_empty());
         let _ = rig.supervisor.shutdown(Duration::ZERO).await;
