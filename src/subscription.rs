@@ -326,6 +326,10 @@ pub(crate) struct Subscriber {
     pub(crate) queue: Queue,
 }
 
+/// The longest URI that is told of without having been asked for, so that a server cannot fill the
+/// memory with updates that wait for their reader.
+const LONGEST_URI: usize = 8 * 1024;
+
 /// What a server tells about.
 pub(crate) enum Told<'a> {
     List(ListKind),
@@ -407,7 +411,10 @@ impl Notices {
             wanted,
             for_lists,
             gone: CancellationToken::new(),
-            queue: Queue::new(),
+            queue: match for_lists {
+                true => Queue::unheard(),
+                false => Queue::new(),
+            },
         });
         self.subscribers().push(Arc::clone(&subscriber));
         self.version.send_modify(|version| *version += 1);
@@ -460,7 +467,14 @@ impl Notices {
             self.list_changed(generation, *list);
         }
         if let Some(subscriber) = id.and_then(|id| self.route(generation, id)) {
-            subscriber.queue.push(update());
+            // It may be a part of what was asked for. What cannot be is not kept.
+            let is_sane = |told: &Told<'_>| match told {
+                Told::List(_) => true,
+                Told::Resource(uri) => uri.len() <= LONGEST_URI,
+            };
+            if subscriber.wanted.wants(told) || is_sane(told) {
+                subscriber.queue.push(update());
+            }
             return;
         }
         for subscriber in self.all() {
@@ -514,6 +528,33 @@ impl Notices {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_a_server_tells_in_answer_to_a_standing_request_fills_no_memory() {
+        let notices = Notices::new();
+        let mut read = Updates::new(
+            &Arc::new(Notices::new()),
+            Subscription::new().resource("a:1"),
+            CancellationToken::new(),
+        );
+        notices.keep_fresh(&[ListKind::Tools]);
+        let lists = notices.all().remove(0);
+        let asked = &read.subscriber;
+        let (one, two) = (RequestId::Number(1), RequestId::Number(2));
+        notices.routes().add(Generation(1), one.clone(), &lists);
+        notices.routes().add(Generation(1), two.clone(), asked);
+        let long = format!("a:1/{}", "x".repeat(LONGEST_URI));
+        for id in [&one, &two] {
+            for uri in [&*long, "a:1", "a:1/part"] {
+                notices.told(Generation(1), Some(id), &Told::Resource(uri));
+            }
+        }
+        assert!(lists.queue.is_empty(), "nobody reads it");
+        for uri in ["a:1", "a:1/part"] {
+            assert_eq!(read.next().await, Some(Update::Resource(uri.into())));
+        }
+        assert!(read.subscriber.queue.is_empty());
+    }
 
     #[test]
     fn debug_output_of_a_subscription_holds_no_uri() {

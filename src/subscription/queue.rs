@@ -21,6 +21,8 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct Unread {
+    /// Nobody ever reads it, so nothing is kept.
+    unheard: bool,
     updates: VecDeque<Update>,
     missed: u64,
     /// The session on which the subscription is in force.
@@ -31,6 +33,9 @@ struct Unread {
 
 impl Unread {
     fn push(&mut self, update: Update) {
+        if self.unheard {
+            return;
+        }
         let is_change = matches!(update, Update::List(_) | Update::Resource(_));
         // What the reader has yet to read it will find changed already. A gap in between is read as
         // one, so the change after it is told again.
@@ -56,6 +61,13 @@ impl Queue {
             unread: Mutex::default(),
             news: Notify::new(),
         }
+    }
+
+    /// One that nobody reads.
+    pub(super) fn unheard() -> Self {
+        let queue = Self::new();
+        queue.unread().unheard = true;
+        queue
     }
 
     fn unread(&self) -> MutexGuard<'_, Unread> {
@@ -112,6 +124,11 @@ impl Queue {
             what,
             why,
         });
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.unread().updates.is_empty()
     }
 
     pub(super) async fn next(&self) -> Update {
