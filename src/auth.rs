@@ -173,6 +173,16 @@ impl OAuthBuilder {
         self
     }
 
+    /// The server without what belongs to single requests or users of it.
+    fn resource(&self) -> Option<String> {
+        let mut url = reqwest::Url::parse(&self.server).ok()?;
+        url.set_query(None);
+        url.set_fragment(None);
+        // Neither fails where the address is one of HTTP.
+        let _ = (url.set_username(""), url.set_password(None));
+        Some(url.into())
+    }
+
     /// Checks it. Nothing is sent and nothing is read before the first token is needed.
     ///
     /// # Errors

@@ -31,7 +31,9 @@ pub(crate) struct Lists {
 }
 
 /// Something that a server lists.
-pub(crate) trait Entry: Clone + PartialEq + Send + Sync + 'static {
+pub(crate) trait Entry:
+    Clone + PartialEq + serde::Serialize + Send + Sync + 'static
+{
     const KIND: ListKind;
 
     /// What no two entries of a list have in common.

@@ -235,6 +235,7 @@ impl Supervisor {
             .actor
             .send_message(Message::Add(Arc::clone(&line), reply));
         if asked.is_err() {
+            line.abandon();
             self.branch.forget(&line);
             return Err(AddError::ShuttingDown);
         }

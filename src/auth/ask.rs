@@ -156,6 +156,7 @@ impl Authorization {
             granted,
             client_secret: self.client_secret.clone(),
             redirect_uri: Some(spec.redirect_uri.clone()),
+            server: spec.resource(),
         };
         let token = self.oauth.save(&new).await;
         let mut state = self.oauth.0.state();

@@ -177,17 +177,23 @@ impl OAuth {
     /// The flight with this goal, begun where there is none. Where one with another goal is under
     /// way, it is that one.
     pub(super) fn begin_flight(&self, goal: &Goal) -> (Goal, watch::Receiver<Option<Landed>>) {
-        let mut state = self.0.state();
-        if let Some(flight) = &state.flight {
-            return flight.clone();
-        }
-        let (told, landed) = watch::channel(None);
+        let (told, flight) = {
+            let mut state = self.0.state();
+            if let Some(flight) = &state.flight {
+                return flight.clone();
+            }
+            let (told, landed) = watch::channel(None);
+            let flight = (goal.clone(), landed);
+            state.flight = Some(flight.clone());
+            (told, flight)
+        };
         let landing = Landing {
             source: Arc::clone(&self.0),
             told,
             landed: None,
         };
         let (oauth, its_goal) = (self.clone(), goal.clone());
+        // Where the runtime is at its end the flight lands in here, which takes the state's lock.
         tokio::spawn(async move {
             let landed = oauth.obtain(&its_goal).await;
             if let Err(error) = &landed {
@@ -195,8 +201,6 @@ impl OAuth {
             }
             landing.land(landed);
         });
-        let flight = (goal.clone(), landed);
-        state.flight = Some(flight.clone());
         flight
     }
 
@@ -324,6 +328,19 @@ mod tests {
             matches!(standing(&state), Standing::None),
             "it stays refused"
         );
+    }
+
+    #[test]
+    fn a_flight_that_a_runtime_at_its_end_does_not_take_is_over_at_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _in_it = handle.enter();
+        let oauth = OAuth::for_server("http://h.example/mcp").build().unwrap();
+        let (_, landed) = oauth.begin_flight(&Goal::Token);
+        assert!(matches!(*landed.borrow(), Some(Err(_))));
     }
 
     #[tokio::test(start_paused = true)]

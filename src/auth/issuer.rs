@@ -18,8 +18,9 @@ use crate::credentials::{AccessToken, CredentialsError};
 pub(super) struct Manager {
     pub(super) rmcp: AuthorizationManager,
     pub(super) slot: InMemoryCredentialStore,
-    /// Whose credentials it is set up for.
+    /// Whose credentials it is set up for, and from whom.
     client_id: String,
+    issuer: Option<String>,
 }
 
 /// Waits for rmcp without a word of it, and not for ever.
@@ -83,9 +84,11 @@ impl OAuth {
 
     /// A manager that can refresh these credentials: the one kept, or a new one after discovery.
     async fn manager_for(&self, stored: &Credentials) -> Result<Box<Manager>, CredentialsError> {
-        let client_id = &stored.granted.client_id;
+        let (client_id, issuer) = (&stored.granted.client_id, &stored.granted.issuer);
         let kept = self.0.state().manager.take();
-        if let Some(kept) = kept.filter(|kept| kept.client_id == *client_id) {
+        // Another process may have been authorised somewhere else since.
+        let fits = |kept: &Box<Manager>| kept.client_id == *client_id && kept.issuer == *issuer;
+        if let Some(kept) = kept.filter(fits) {
             put(&kept.slot, &stored.granted).await?;
             return Ok(kept);
         }
@@ -108,6 +111,7 @@ impl OAuth {
             rmcp,
             slot,
             client_id: client_id.clone(),
+            issuer: issuer.clone(),
         }))
     }
 
@@ -123,7 +127,13 @@ impl OAuth {
             self.save(&unsaved).await;
             return Ok(Some(unsaved));
         }
-        within(limit, "the credential store", source.spec.store.load()).await
+        let stored = within(limit, "the credential store", source.spec.store.load()).await?;
+        let ours = source.spec.resource();
+        let is_ours = |stored: &Credentials| match &stored.server {
+            Some(server) => Some(server) == ours.as_ref(),
+            None => true,
+        };
+        Ok(stored.filter(is_ours))
     }
 
     /// Keeps new credentials; where the store does not take them, they are held here and offered
@@ -236,6 +246,7 @@ impl OAuth {
             granted,
             client_secret: None,
             redirect_uri: None,
+            server: spec.resource(),
         };
         Ok(self.save(&new).await)
     }

@@ -29,6 +29,9 @@ pub struct Credentials {
     pub(super) client_secret: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) redirect_uri: Option<String>,
+    /// Whose tokens they are; nobody else is shown them. `None`: it was not written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) server: Option<String>,
 }
 
 impl fmt::Debug for Credentials {
@@ -119,7 +122,8 @@ impl fmt::Debug for StoreGuard {
     }
 }
 
-/// Keeps one server's credentials.
+/// Keeps one server's credentials. A source for another server takes them for none, and replaces
+/// them when it has some.
 ///
 /// Refresh tokens are used once, so processes that share a store take turns: a renewal holds the
 /// [lock](Self::lock) from its look into the store to its save.
@@ -151,7 +155,10 @@ pub trait CredentialStore: Send + Sync {
 
 /// Keeps credentials for as long as the process lives. Clones share them.
 #[derive(Clone, Default)]
-pub struct MemoryStore(Arc<Mutex<Option<Credentials>>>);
+pub struct MemoryStore {
+    kept: Arc<Mutex<Option<Credentials>>>,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -161,7 +168,7 @@ impl fmt::Debug for MemoryStore {
 
 impl CredentialStore for MemoryStore {
     fn load(&self) -> BoxFuture<'_, Result<Option<Credentials>, CredentialsError>> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         Box::pin(std::future::ready(Ok(kept.clone())))
     }
 
@@ -169,14 +176,14 @@ impl CredentialStore for MemoryStore {
         &'a self,
         credentials: &'a Credentials,
     ) -> BoxFuture<'a, Result<(), CredentialsError>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = Some(credentials.clone());
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn lock(&self) -> BoxFuture<'_, Result<StoreGuard, CredentialsError>> {
-        // One process, and in it one renewal at a time.
-        Box::pin(std::future::ready(Ok(StoreGuard::new(()))))
+        let turn = Arc::clone(&self.turn);
+        Box::pin(async move { Ok(StoreGuard::new(turn.lock_owned().await)) })
     }
 }
 

@@ -245,7 +245,8 @@ async fn read_once<T: Listed>(
     let kind = T::KIND;
     // Before the first page: a change that is told of while the pages come makes the list stale.
     let as_of = told(line, kind);
-    let mut pages = Pages::new(kind, line.settings.limits.max_pages);
+    let limits = &line.settings.limits;
+    let mut pages = Pages::new(kind, limits.max_pages, limits.max_answer_bytes);
     let mut cursor = None;
     let mut fresh_until = None;
     let mut only_in = only_in;

@@ -34,6 +34,14 @@ pub enum ListError {
         /// How many are kept at most.
         entries: usize,
     },
+    /// Its pages are larger, all together, than what is kept.
+    #[error("{kind} has more than {bytes} bytes, which is where reading stops")]
+    TooLarge {
+        /// Which list.
+        kind: ListKind,
+        /// How much is kept at most.
+        bytes: usize,
+    },
     /// The session ended between two pages, and so did the next one. Pages of two sessions are not
     /// one list.
     #[error("the session ended before page {page} of {kind} was read")]

@@ -16,7 +16,17 @@ use crate::{
 
 /// What was applied last.
 #[derive(Default)]
-pub(super) struct Configured(BTreeMap<ConnectionName, Running>);
+pub(super) struct Configured {
+    running: BTreeMap<ConnectionName, Running>,
+    /// What was closed last under a name, until nothing is left of it.
+    leaving: BTreeMap<ConnectionName, Leaving>,
+}
+
+#[derive(Clone)]
+struct Leaving {
+    line: Arc<Line>,
+    gone: CancellationToken,
+}
 
 struct Running {
     /// As the file describes it.
@@ -107,13 +117,23 @@ impl fmt::Display for ServerChange {
 
 impl Configured {
     fn open(&self, name: &str) -> Option<&Running> {
-        let running = self.0.get(&name.parse::<ConnectionName>().ok()?)?;
+        let running = self.running.get(&name.parse::<ConnectionName>().ok()?)?;
         (!running.line.closing.is_cancelled()).then_some(running)
     }
 
     /// Closes the connection of that name, if it is one of these.
     fn close(&mut self, name: &ConnectionName) -> Option<Ending> {
-        Some(end(self.0.remove(name)?.line))
+        let line = self.running.remove(name)?.line;
+        let ending = end(Arc::clone(&line));
+        let gone = ending.gone.clone();
+        self.leaving.insert(name.clone(), Leaving { line, gone });
+        Some(ending)
+    }
+
+    /// What the next connection of that name has to wait for.
+    fn leaving(&self, name: &ConnectionName) -> Option<Leaving> {
+        let leaving = self.leaving.get(name)?;
+        (!leaving.gone.is_cancelled()).then(|| leaving.clone())
     }
 }
 
@@ -167,10 +187,11 @@ impl Supervisor {
     /// rest. What was being closed is closed all the same.
     pub async fn apply(&self, configuration: &Configuration) -> ApplyReport {
         let mut configured = self.configured.lock().await;
+        configured.leaving.retain(|_, l| !l.gone.is_cancelled());
         let mut report = ApplyReport::default();
         let mut endings = Vec::new();
         let is_gone = |name: &&ConnectionName| !configuration.servers.contains_key(name.as_str());
-        let gone: Vec<_> = configured.0.keys().filter(is_gone).cloned().collect();
+        let gone: Vec<_> = configured.running.keys().filter(is_gone).cloned().collect();
         for name in gone {
             endings.extend(configured.close(&name));
             report
@@ -218,35 +239,32 @@ impl Supervisor {
         if before.is_some_and(|before| before.spec.is_same(spec)) {
             return Ok(ServerChange::Unchanged);
         }
-        let before = before.map(|before| Arc::clone(&before.line));
+        let restarts = before.is_some();
         let adjusted = (self.prepare)(server, spec.clone());
         // Before the old one is closed: it stays, if this fails.
         let source = source_of(&adjusted).map_err(|error| server.error(error))?;
         let ended = configured.close(name);
-        let follows = before
-            .as_deref()
-            .zip(ended.as_ref().map(|e| e.gone.clone()));
-        let (change, settings) = (
-            if follows.is_some() {
-                ServerChange::Restarted
-            } else {
-                ServerChange::Added
-            },
-            adjusted.settings,
-        );
+        let change = match restarts {
+            true => ServerChange::Restarted,
+            false => ServerChange::Added,
+        };
+        // Also of one that an earlier call, or somebody else, has closed.
+        let leaving = configured.leaving(name);
         let entered = self.enter(
             name.clone(),
             Ownership::Framework,
-            settings,
+            adjusted.settings,
             source,
-            follows,
+            leaving.as_ref().map(|l| (&*l.line, l.gone.clone())),
         );
         endings.extend(ended);
         let (line, added) = entered.map_err(ApplyError::Add)?;
         let spec = spec.clone();
-        configured.0.insert(name.clone(), Running { spec, line });
+        configured
+            .running
+            .insert(name.clone(), Running { spec, line });
         if added.await.is_err() {
-            configured.0.remove(name);
+            configured.running.remove(name);
             return Err(ApplyError::Add(AddError::ShuttingDown));
         }
         Ok(change)

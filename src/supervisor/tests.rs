@@ -364,6 +364,22 @@ async fn an_actor_that_panics_again_and_again_opens_the_circuit() {
 }
 
 #[tokio::test]
+async fn what_is_closed_while_nobody_knows_yet_that_its_actor_failed_is_stopped() {
+    bounded(async {
+        let rig = Rig::new(Limits::default()).await;
+        rig.line.make_the_actor_panic();
+        let line = Arc::clone(&rig.line);
+        // Its turn is behind the actor's and before that of the supervisor, which then is told.
+        let closing = tokio::spawn(async move { line.close_now() });
+        closing.await.unwrap();
+        rig.line.stopped().await;
+        assert!(rig.supervisor.names().is_empty());
+        let _ = rig.supervisor.shutdown(Duration::ZERO).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_lent_session_outlives_an_actor_that_panics() {
     bounded(async {
         use rmcp::ServiceExt as _;

@@ -100,6 +100,8 @@ impl Actor for SupervisorActor {
         };
         let line = Arc::clone(&tree.lines[at].1);
         if line.closing.is_cancelled() {
+            // It may have failed before it was told to close. Nobody else says so then.
+            line.abandon();
             tree.branch.forget(&line);
             tree.lines.remove(at);
             return Ok(());

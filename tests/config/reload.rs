@@ -572,6 +572,48 @@ async fn an_apply_that_nobody_waits_for_any_more_closes_all_the_same() {
 }
 
 #[tokio::test]
+async fn a_name_that_comes_back_waits_for_the_process_that_had_it() {
+    bounded(async {
+        let bed = Bed::new(json!({ "rules": [
+            { "on": "tools/call", "tool": "slow", "do": [{ "touch": "there" }, "default"] },
+        ] }));
+        let supervisor = supervisor().await;
+        let mut events = supervisor.events();
+        let servers = read(&json!({ "a": pipe(&bed) }));
+        let _ = supervisor.apply(&servers).await;
+        let old = shared(&supervisor, "a");
+        let in_flight = old.call_tool(slow(400));
+        let nothing = read(&json!({}));
+        let back = async {
+            bed.until_file("there").await;
+            {
+                let mut apply = pin!(supervisor.apply(&nothing));
+                let once =
+                    std::future::poll_fn(|cx| Poll::Ready(apply.as_mut().poll(cx).is_pending()));
+                assert!(once.await, "it waits for the process");
+            }
+            let report = supervisor.apply(&servers).await;
+            assert_eq!(changes(&report), [("a", &ServerChange::Added)]);
+            call(&supervisor, "a").await
+        };
+        let (answer, _) = tokio::join!(in_flight, back);
+        answer.expect("it had its time");
+        let mut order = Vec::new();
+        while order.len() < 3 {
+            let event = until_told(&mut events, |_| true).await;
+            match event.what {
+                What::SessionStopped { .. } => order.push("stopped"),
+                What::SessionStarted { .. } => order.push("started"),
+                _ => {}
+            }
+        }
+        assert_eq!(order, ["started", "stopped", "started"]);
+        shut_down(supervisor).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_host_has_a_say_in_each_connection_that_is_opened() {
     bounded(async {
         let bed = Bed::new(json!({}));

@@ -8,7 +8,7 @@ use std::{
 use mcp_supervisor::{ConnectionSpec, HttpSpec, auth::FileStore};
 use tracing_subscriber::{filter::LevelFilter, fmt::MakeWriter};
 
-use super::{Authority, Ours, authorise, both, bounded, consent};
+use super::{Authority, Ours, authorise, both, bounded, consent, initialize};
 
 /// Everything that was logged so far, by all tests of this file.
 #[derive(Clone, Default)]
@@ -39,6 +39,29 @@ impl MakeWriter<'_> for Logs {
     fn make_writer(&self) -> Self {
         self.clone()
     }
+}
+
+#[tokio::test]
+async fn a_server_is_not_shown_the_token_of_another_one_that_shares_its_file() {
+    bounded(async {
+        let (one, other) = (Authority::start().await, Authority::start().await);
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileStore::new(dir.path().join("credentials.json"));
+        let of = |authority: &Authority| {
+            let oauth = authority.oauth().store(store.clone());
+            oauth.build().unwrap()
+        };
+        authorise(&of(&one)).await;
+        let ours = Ours::with(&other, &of(&other), &initialize()).await;
+        assert!(ours.call("echo").await.unwrap_err().challenge().is_some());
+        assert!(ours.call("echo").await.is_err());
+        ours.close().await;
+        let book = other.book();
+        assert!(!book.requests.is_empty());
+        assert!(book.requests.iter().all(|r| r.token.is_none()));
+        assert_eq!(book.refreshes, 0);
+    })
+    .await;
 }
 
 #[tokio::test]

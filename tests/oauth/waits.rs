@@ -7,7 +7,7 @@ use std::{
 
 use mcp_supervisor::{
     ToolCall,
-    auth::{CredentialStore as _, FileStore},
+    auth::{CredentialStore as _, FileStore, MemoryStore},
     credentials::CredentialsError,
     error::{NotSentReason, Wait},
 };
@@ -192,6 +192,31 @@ async fn a_lock_that_another_process_keeps_is_not_waited_for_without_end() {
         }
         assert_eq!(authority.book().refreshes, 1);
         ours.close().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sources_that_share_credentials_in_memory_take_turns() {
+    bounded(async {
+        let authority = Authority::start().await;
+        let store = MemoryStore::default();
+        let source = || authority.oauth().store(store.clone()).build().unwrap();
+        authorise(&source()).await;
+        let one = Ours::with(&authority, &source(), &initialize()).await;
+        let other = Ours::with(&authority, &source(), &initialize()).await;
+        one.call("echo").await.unwrap();
+        other.call("echo").await.unwrap();
+        authority.revoke_access_tokens();
+        authority.book().token_delay = Duration::from_millis(300);
+        let (a, b) = tokio::join!(one.call("echo"), other.call("echo"));
+        assert!(a.is_err() && b.is_err());
+        let (a, b) = tokio::join!(one.call("echo"), other.call("echo"));
+        a.unwrap();
+        b.unwrap();
+        assert_eq!(authority.book().refreshes, 1, "a refresh token works once");
+        one.close().await;
+        other.close().await;
     })
     .await;
 }
