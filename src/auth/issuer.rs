@@ -96,9 +96,8 @@ impl OAuth {
         put(&slot, &stored.granted).await?;
         let set_up = rmcp.initialize_from_store().await;
         if !set_up.map_err(|e| explain(&e, "discovery"))? {
-            return Err(CredentialsError::Unusable(
-                "the credentials come from another issuer",
-            ));
+            // They come from another issuer. Nobody renews them here, and somebody can be asked.
+            return Err(CredentialsError::AuthorizationRequired { challenge: None });
         }
         let secret = self.0.spec.client_secret.as_ref();
         if let Some(secret) = secret.or(stored.client_secret.as_ref()) {

@@ -254,6 +254,12 @@ fn replace(path: &Path, text: &[u8]) -> Result<(), CredentialsError> {
         file.sync_all()?;
         std::fs::rename(&new, path)
     })();
+    if written.is_ok() {
+        // The name too has to outlast a loss of power, because what it named before is used up.
+        // Where directories cannot be synchronised, the file is there all the same.
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let _ = File::open(directory.unwrap_or(Path::new("."))).and_then(|d| d.sync_all());
+    }
     if written.is_err() {
         // What is left of it is no use to anybody.
         let _ = std::fs::remove_file(&new);

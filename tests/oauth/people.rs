@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mcp_supervisor::{
     CallError,
-    auth::{Answer, MemoryStore},
+    auth::{Answer, FileStore, MemoryStore},
     credentials::CredentialsError,
     error::NotSentReason,
 };
@@ -134,6 +134,38 @@ async fn under_another_redirect_uri_the_client_registers_anew_and_what_is_stored
         assert_eq!(authority.book().registrations, 2);
         ours.call("echo").await.unwrap();
         ours.close().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn where_the_server_has_moved_to_another_issuer_a_person_is_asked_again() {
+    bounded(async {
+        let authority = Authority::start().await;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("credentials.json");
+        let stored = || authority.oauth().store(FileStore::new(&file));
+        authorise(&stored().build().unwrap()).await;
+        let kept = std::fs::read_to_string(&file).unwrap();
+        let mut kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+        kept["granted"]["issuer"] = "https://before.example".into();
+        std::fs::write(&file, kept.to_string()).unwrap();
+        authority.revoke_access_tokens();
+
+        let alone = stored().build().unwrap();
+        let ours = Ours::with(&authority, &alone, &initialize()).await;
+        assert!(ours.call("echo").await.is_err(), "it is refused");
+        let error = ours.call("echo").await.unwrap_err();
+        assert!(error.challenge().is_some(), "{error:?}");
+        assert!(matches!(error, CallError::NotSent(_)), "{error:?}");
+        ours.close().await;
+
+        let source = stored().on_authorization(consent).build().unwrap();
+        let ours = Ours::with(&authority, &source, &initialize()).await;
+        assert!(ours.call("echo").await.is_err(), "it is refused");
+        ours.call("echo").await.unwrap();
+        ours.close().await;
+        assert_eq!(authority.book().refreshes, 0, "the new one is not shown it");
     })
     .await;
 }
