@@ -72,7 +72,7 @@ pub(crate) struct Line {
     session_over: Notify,
     hardest_stop: Mutex<Option<Stopped>>,
     mailbox: RwLock<Option<Mailbox>>,
-    stopping: Mutex<Vec<CancellationToken>>,
+    stopping: Mutex<Vec<(Generation, CancellationToken)>>,
 }
 
 /// Where a connection's sessions come from.
@@ -207,10 +207,11 @@ impl Line {
     /// cancelled, and the numbers of its sessions go on.
     pub(crate) fn follow(&mut self, before: &Self, gone: CancellationToken) {
         self.generations = Arc::clone(&before.generations);
+        let newest = Generation(self.generations.load(Ordering::Relaxed));
         self.stopping
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(gone);
+            .push((newest, gone));
     }
 
     pub(crate) fn tell(&self, what: What) {
@@ -337,8 +338,8 @@ impl Line {
         loop {
             let next = {
                 let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-                stopping.retain(|gone| !gone.is_cancelled());
-                stopping.first().cloned()
+                stopping.retain(|(_, gone)| !gone.is_cancelled());
+                stopping.first().map(|(_, gone)| gone.clone())
             };
             match next {
                 Some(gone) => gone.cancelled().await,
@@ -350,7 +351,7 @@ impl Line {
     /// Whether no process or transport of any session is left.
     pub(crate) fn is_stopped(&self) -> bool {
         let stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-        stopping.iter().all(CancellationToken::is_cancelled)
+        stopping.iter().all(|(_, gone)| gone.is_cancelled())
     }
 
     /// Its supervisor is gone, and its actor with it or about to be.
@@ -443,17 +444,17 @@ impl Line {
     }
 
     /// What must be gone before the next session starts: of a mailbox that was lost everything,
-    /// otherwise everything but the session that is draining.
-    fn must_be_gone(&self, all: bool) -> Vec<After> {
+    /// otherwise everything but the session that `drains`, whose calls may take long, or where none
+    /// does the newest.
+    fn must_be_gone(&self, all: bool, drains: Option<Generation>) -> Vec<After> {
         let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-        stopping.retain(|gone| !gone.is_cancelled());
-        let keep = usize::from(!all);
-        let count = stopping.len().saturating_sub(keep);
+        stopping.retain(|(_, gone)| !gone.is_cancelled());
+        let draining = stopping.iter().find(|(it, _)| Some(*it) == drains);
+        let spared = draining.or(stopping.last()).map(|(it, _)| *it);
         stopping
             .iter()
-            .take(count)
-            .cloned()
-            .map(After::Gone)
+            .filter(|(it, _)| all || Some(*it) != spared)
+            .map(|(_, gone)| After::Gone(gone.clone()))
             .collect()
     }
 }

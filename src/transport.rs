@@ -158,7 +158,9 @@ impl Pulse {
 
     /// Asks to be told, once, when the next operation leaves.
     pub(crate) fn want_room(&self) {
-        self.wanted.store(true, Ordering::Release);
+        // A swap and no store: with `leave` it decides which of the two sees the other. A store may
+        // still be on its way when the asker looks for room once more, and neither would.
+        let _ = self.wanted.swap(true, Ordering::AcqRel);
     }
 
     /// How many operations are handed over and without an outcome.

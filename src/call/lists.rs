@@ -229,8 +229,10 @@ async fn read<T: Listed>(line: &Arc<Line>, only_in: Option<Generation>) -> Resul
         }
         Err(why) => why,
     };
-    match only_in {
-        Some(only) if line.live() != Some(only) => Err(Ended::Abandoned),
+    match (only_in, &why) {
+        // Also where it is suspect, and takes nothing more.
+        (Some(_), ListError::GenerationChanged { .. }) => Err(Ended::Abandoned),
+        (Some(only), _) if line.live() != Some(only) => Err(Ended::Abandoned),
         _ => Err(Ended::Failed(why)),
     }
 }
@@ -265,7 +267,7 @@ async fn read_once<T: Listed>(
                     None => return Err(ListError::PageFailed { kind, page, error }),
                 }
             }
-            Err(_) if session.is_some() && session != line.live() => {
+            Err(error) if misplaced(&error) || (session.is_some() && session != line.live()) => {
                 return Err(ListError::GenerationChanged { kind, page });
             }
             Err(error) => return Err(ListError::PageFailed { kind, page, error }),
@@ -287,6 +289,12 @@ async fn read_once<T: Listed>(
             }
         }
     }
+}
+
+/// Whether the one session that a page may be of takes nothing more. Nobody can cancel a reading, so
+/// this alone is told as a cancellation.
+fn misplaced(error: &CallError) -> bool {
+    matches!(error, CallError::NotSent(e) if matches!(e.reason, NotSentReason::Cancelled))
 }
 
 /// Whether this is no failure: the server has no such list.

@@ -89,9 +89,11 @@ impl Caller<'_> {
 
     /// What each request on the way gets of the whole budget.
     fn step(&self, times: &Times, whole: &Budget) -> Budget {
+        // Zero would be a mistake of the caller's; this is only late.
+        let left = times.left().max(Duration::from_millis(1));
         Budget {
-            total: Some(times.left().max(Duration::from_millis(1))),
-            attempt: whole.attempt.map(|attempt| attempt.min(times.left())),
+            total: Some(left),
+            attempt: whole.attempt.map(|attempt| attempt.min(left)),
             cancel: whole.cancel.clone(),
             meta: whole.meta.clone(),
             ..Budget::default()

@@ -48,6 +48,8 @@ pub(crate) struct Working {
     current: Option<Current>,
     /// Sessions that take nothing new and are not over yet, oldest first.
     retired: VecDeque<(ActorCell, SessionHandle)>,
+    /// The one of them that was retired last. It may take as long as the calls on it do.
+    drains: Option<Generation>,
     waiting: VecDeque<Arc<Ticket>>,
     /// Handed over to the current session, in order, until known to have left the queues below.
     outstanding: VecDeque<Arc<Ticket>>,
@@ -113,6 +115,7 @@ impl Actor for ConnectionActor {
             state,
             current,
             retired: VecDeque::new(),
+            drains: None,
             waiting: VecDeque::new(),
             outstanding: VecDeque::new(),
             reconnects: Vec::new(),

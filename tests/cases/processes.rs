@@ -366,6 +366,45 @@ async fn through_many_restarts_one_generation_works_while_at_most_one_drains() {
     }
 }
 
+#[tokio::test]
+async fn a_session_that_drains_keeps_no_later_one_from_starting() {
+    for era in eras() {
+        bounded(async {
+            let script = json!({
+                "ignore_eof": true, "ignore_term": true, "rules": [
+                    {"on": "tools/call", "tool": "slow", "do": [{"wait_file": "enough"}, "answer"]},
+                    {"on": "tools/call", "tool": "charge", "do": ["ledger", "close_stdout"]},
+                ],
+            });
+            let world = World::new(Wire::Stdio, era, script).await;
+            let limits = Limits {
+                reconnect_grace: Duration::from_millis(10),
+                ..short_graces()
+            };
+            let (supervisor, server) = open(world.spec().limits(limits)).await;
+            let calling = server.share();
+            let call = ToolCall::new("slow", json!({}));
+            let slow = tokio::spawn(async move { calling.call_tool(call).await });
+            until("the slow call is read", || {
+                world.bed.read("tools/call") == 1
+            })
+            .await;
+            assert_eq!(server.reconnect().await.unwrap().number(), 2);
+            // The second session is lost, and its process takes its time to go.
+            unknown(&server.call_tool(charge()).await.unwrap_err());
+            let call = echo().deadline(Duration::from_secs(10));
+            let answer = server.call_tool(call).await.unwrap();
+            assert_eq!(answer.generation().number(), 3);
+            assert!(world.bed.running().len() <= 2, "the first one drains");
+            world.bed.touch("enough");
+            let answer = slow.await.unwrap().unwrap();
+            assert_eq!(answer.generation().number(), 1);
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
 #[track_caller]
 fn assert_at_most_two_at_a_time(events: &[What]) {
     let (mut there, mut started) = (BTreeSet::new(), 0);

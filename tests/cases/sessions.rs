@@ -526,3 +526,33 @@ async fn a_lent_connection_is_tried_whatever_its_last_calls_experienced() {
         }
     }
 }
+
+/// The answer came on the standing stream, and its own exchange broke before the caller looked.
+#[tokio::test]
+async fn an_answer_that_was_read_is_the_answer_whatever_becomes_of_its_exchange() {
+    bounded(async {
+        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": false}});
+        let script = json!({"rules": [
+            {"on": "GET", "do": [{"sse": [
+                {"comment": "here"}, {"wait_file": "charged"}, {"data": answer}, "hang",
+            ]}]},
+            {"on": "tools/call", "do": ["ledger", {"touch": "charged"}, {"wait_file": "go"}, "reset"]},
+        ]});
+        let world = World::new(Wire::Http, initialize(), script).await;
+        let (supervisor, server) = open(world.spec()).await;
+        let mut call = Box::pin(server.call_tool(charge()));
+        tokio::select! {
+            biased;
+            done = &mut call => panic!("{done:?}"),
+            () = world.bed.until_file("charged") => {}
+        }
+        // Nobody looks meanwhile.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        world.bed.touch("go");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let answer = call.await.unwrap();
+        assert_eq!((answer.generation().number(), world.bed.ran("charge")), (1, 1));
+        shut_down(supervisor).await;
+    })
+    .await;
+}

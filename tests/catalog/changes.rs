@@ -309,3 +309,31 @@ async fn a_list_that_could_not_be_read_is_an_event_without_the_servers_words() {
         .await;
     }
 }
+
+#[tokio::test]
+async fn a_change_that_is_told_of_as_the_standing_stream_ends_is_no_failed_reading() {
+    bounded(async {
+        let changed = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+        let mut script = noisy(0);
+        script["rules"] = json!([{"on": "GET", "do": [{"sse": [
+            {"comment": "here"}, {"wait_file": "changed"}, {"data": changed}, {"sleep_ms": 20}, "close",
+        ]}]}]);
+        let world = World::new(Wire::Http, initialize(), script).await;
+        let (supervisor, server) = open(world.spec()).await;
+        let mut events = supervisor.events();
+        let catalog = server.catalog();
+        catalog.tools().await.unwrap();
+        world.bed.touch("changed");
+        until_told(&mut events, |w| matches!(w, What::ListChanged { .. })).await;
+        // The session is suspect by then, and nobody reads on it.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let tools = catalog.tools().await.unwrap();
+        assert_eq!(tools.generation().number(), 2);
+        assert!(names(&tools).contains(&"late"));
+        shut_down(supervisor).await;
+        let told = told(&mut events).await;
+        let kept = |what: &What| matches!(what, What::CatalogKept { .. });
+        assert!(!told.iter().any(kept), "{told:?}");
+    })
+    .await;
+}

@@ -30,6 +30,8 @@ pub(crate) struct Book {
     pub(crate) issuer: Option<String>,
     /// Whether the MCP server wants a token for anything.
     pub(crate) protected: bool,
+    /// Whether the MCP server never answers `server/discover`, and `initialize` with a stream.
+    pub(crate) mute_and_streaming: bool,
     /// Whether it refuses every token.
     pub(crate) refuses_all: bool,
     pub(crate) asked_for_tokens: usize,
@@ -76,6 +78,7 @@ impl Authority {
             token_status: None,
             issuer: None,
             protected: true,
+            mute_and_streaming: false,
             refuses_all: false,
             asked_for_tokens: 0,
             refreshes: 0,
@@ -167,7 +170,13 @@ impl Authority {
             "/token" => self.token(&form(&String::from_utf8_lossy(&body))).await,
             "/mcp" => {
                 let token = text("authorization").map(|t| t.replacen("Bearer ", "", 1));
-                self.mcp(&verb, token, text("mcp-session-id"), &body)
+                let answer = self.mcp(&verb, token, text("mcp-session-id"), &body);
+                let discovers = String::from_utf8_lossy(&body).contains("server/discover");
+                let mute = self.book().mute_and_streaming;
+                if mute && discovers && answer.status() == 200 {
+                    std::future::pending::<()>().await;
+                }
+                answer
             }
             _ => reply(404, &json!({})),
         }
@@ -336,9 +345,16 @@ impl Authority {
             "tools/call" => json!({"resultType": "complete", "content": [], "isError": false}),
             _ => return reply(202, &json!({})),
         };
-        let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
-        let mut answer = reply(200, &answer);
+        let text = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+        let mut answer = reply(200, &text);
         if method == "initialize" {
+            if book.mute_and_streaming {
+                let event = format!("data: {}\n\n", text);
+                answer = Response::builder()
+                    .header("content-type", "text/event-stream")
+                    .body(Full::from(event))
+                    .unwrap();
+            }
             let id = book.mint("session");
             answer
                 .headers_mut()

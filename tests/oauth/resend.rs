@@ -1,8 +1,10 @@
 //! What is sent twice: by rmcp's client always, by ours where its setting says so, and once.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use mcp_supervisor::{CallError, ConnectionSpec, Era, HttpSpec, Received, What, auth::OAuth};
+use mcp_supervisor::{
+    CallError, ConnectionSpec, Era, HttpSpec, Limits, Received, What, auth::OAuth,
+};
 use rmcp::{
     ClientServiceExt as _,
     model::{CallToolRequestParams, ClientCapabilities, ClientConfig, Implementation},
@@ -164,4 +166,30 @@ async fn with_the_setting_and_a_person_at_hand_the_first_call_already_succeeds()
         })
         .await;
     }
+}
+
+/// The refusal was of the `server/discover` before it.
+#[tokio::test]
+async fn an_initialize_that_was_not_refused_goes_out_once() {
+    bounded(async {
+        let authority = Authority::start().await;
+        let source = authority.oauth().build().unwrap();
+        authorise(&source).await;
+        authority.revoke_access_tokens();
+        authority.book().mute_and_streaming = true;
+        let spec = HttpSpec::new(authority.url())
+            .credentials(source.clone())
+            .resend_after_401(true);
+        let limits = Limits {
+            discover: Duration::from_millis(300),
+            ..Limits::default()
+        };
+        let spec = ConnectionSpec::from(spec).era(Era::Automatic);
+        let ours = Ours::open(spec.limits(limits)).await;
+        ours.call("echo").await.unwrap();
+        assert_eq!(authority.statuses("server/discover"), [401, 200]);
+        assert_eq!(authority.statuses("initialize"), [200]);
+        ours.close().await;
+    })
+    .await;
 }

@@ -100,8 +100,8 @@ pub(super) fn came_back(
     }
     let report = pending.cell().reported().cloned();
     let fault = report.as_ref().and_then(|r| r.fault.clone());
-    if let Some(fault) = fault {
-        // What rmcp made of it says less.
+    if let (Some(fault), Err(_)) = (fault, &answer) {
+        // What rmcp made of it says less. A result is one all the same: it came another way.
         return concluded(
             line,
             pending,

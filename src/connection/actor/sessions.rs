@@ -175,6 +175,7 @@ impl Working {
             older.command(Command::Close("a newer session took its place"));
         }
         handle.command(Command::Retire);
+        self.drains = Some(pulse.generation);
         self.retired.push_back((actor, handle));
         Some(pulse)
     }
@@ -200,7 +201,7 @@ impl Working {
         pulse.on_end(line.end_caller());
         *line.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&pulse));
         let (command, commands) = watch::channel(Command::Run);
-        let mut after = line.must_be_gone(std::mem::take(&mut self.after_failure));
+        let mut after = line.must_be_gone(std::mem::take(&mut self.after_failure), self.drains);
         if let Some(pulse) = plan.drain_first {
             after.insert(
                 0,
@@ -211,7 +212,7 @@ impl Working {
         line.stopping
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(gone.clone());
+            .push((generation, gone.clone()));
         self.current = Some(Current {
             actor: None,
             handle: Some(SessionHandle(command)),

@@ -37,6 +37,11 @@ impl Handshake {
         }
     }
 
+    /// Another exchange begins: what the one before it said is not about this one.
+    pub(super) fn begin_exchange(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     pub(super) fn note(&self, report: &WireReport) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report.clone());
     }

@@ -66,6 +66,8 @@ impl StreamableHttpClient for HttpClient {
                 headers,
             )
         };
+        // The head of a streamed answer says nothing yet.
+        self.handshake.begin_exchange();
         let answer = posting(message.clone()).await;
         match self.renewed_after_the_handshake().await {
             true => posting(message).await,
