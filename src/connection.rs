@@ -101,6 +101,9 @@ pub struct ConnectionStatus {
     pub last_failure: Option<Arc<StartError>>,
     /// For how long an open circuit still refuses operations, if it is open.
     pub circuit_open_for: Option<Duration>,
+    /// Whether the newest session is suspect: it goes on for what is in flight, and the next
+    /// operation gets another one, unless something is heard before.
+    pub suspect: bool,
     /// How many operations the newest session has in flight.
     pub in_flight: usize,
     /// What the newest session has dropped.
@@ -183,6 +186,7 @@ impl Line {
                 generation,
                 revision,
                 last_failure: None,
+                suspect: false,
                 circuit_open_for: None,
                 in_flight: 0,
                 dropped: DroppedFrames::default(),
@@ -235,6 +239,7 @@ impl Line {
         let mut status = self.status.borrow().clone();
         status.circuit_open_for = self.gate.open_for(Instant::now().into_std());
         if let Some(pulse) = &*self.newest.lock().unwrap_or_else(PoisonError::into_inner) {
+            status.suspect = pulse.is_suspect();
             status.in_flight = pulse.in_flight();
             status.dropped = DroppedFrames {
                 garbage: pulse.dropped(Dropped::Garbage),

@@ -87,8 +87,8 @@ impl OAuth {
         let (client_id, issuer) = (&stored.granted.client_id, &stored.granted.issuer);
         let kept = self.0.state().manager.take();
         // Another process may have been authorised somewhere else since.
-        let fits = |kept: &Box<Manager>| kept.client_id == *client_id && kept.issuer == *issuer;
-        if let Some(kept) = kept.filter(fits) {
+        let fits = |kept: &Manager| kept.client_id == *client_id && kept.issuer == *issuer;
+        if let Some(kept) = kept.filter(|kept| fits(kept)) {
             put(&kept.slot, &stored.granted).await?;
             return Ok(kept);
         }

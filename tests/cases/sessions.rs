@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::support::{
     Bed, bounded, initialize, kill,
     logs::Logs,
+    until,
     world::{
         Wire, World, charge, echo, everywhere, lend, not_sent, open, short_graces, shut_down,
         start_error, supervisor, told, unknown,
@@ -328,6 +329,9 @@ async fn callers_who_come_together_after_an_idle_loss_share_one_reconnect() {
                         world.bed.until_file("streaming").await;
                     }
                     restart(&mut world).await;
+                    if world.era == initialize() {
+                        until("the end of the stream is seen", || server.status().suspect).await;
+                    }
                 }
             }
             let calls: Vec<_> = (0..8)
