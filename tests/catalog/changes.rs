@@ -325,7 +325,8 @@ async fn a_change_that_is_told_of_as_the_standing_stream_ends_is_no_failed_readi
         catalog.tools().await.unwrap();
         world.bed.touch("changed");
         until_told(&mut events, |w| matches!(w, What::ListChanged { .. })).await;
-        // The session is suspect by then, and nobody reads on it.
+        until("the session is suspect", || server.status().suspect).await;
+        // Longer than a burst lasts: nobody reads on such a session.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let tools = catalog.tools().await.unwrap();
         assert_eq!(tools.generation().number(), 2);
