@@ -538,7 +538,7 @@ async fn an_answer_that_was_read_is_the_answer_whatever_becomes_of_its_exchange(
         let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": false}});
         let script = json!({"rules": [
             {"on": "GET", "do": [{"sse": [
-                {"comment": "here"}, {"wait_file": "charged"}, {"data": answer}, "hang",
+                {"comment": "here"}, {"wait_file": "answer"}, {"data": answer}, "hang",
             ]}]},
             {"on": "tools/call", "do": ["ledger", {"touch": "charged"}, {"wait_file": "go"}, "reset"]},
         ]});
@@ -551,6 +551,7 @@ async fn an_answer_that_was_read_is_the_answer_whatever_becomes_of_its_exchange(
             () = world.bed.until_file("charged") => {}
         }
         // Nobody looks meanwhile.
+        world.bed.touch("answer");
         tokio::time::sleep(Duration::from_millis(200)).await;
         world.bed.touch("go");
         tokio::time::sleep(Duration::from_millis(200)).await;
