@@ -29,7 +29,7 @@ pub(crate) use lists::{known, list, refresh};
 use crate::{
     connection::Line,
     error::{About, CallError, InvalidRequest, NotSent, NotSentReason, UnknownCause},
-    journal::Journal,
+    journal::seam::Journal,
     operation::{
         Budget, CustomCall, Generation, IdempotencyKey, OperationId, OperationKind, Page, Ping,
         PromptGet, ResourceRead, TaskHandle, ToolCall, check_name,

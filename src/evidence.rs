@@ -14,6 +14,8 @@ use std::{
     },
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::credentials::{AccessToken, CredentialsError, Refusal};
 
 pub use judge::{
@@ -21,7 +23,8 @@ pub use judge::{
 };
 
 /// What is known about an operation that has no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// There is proof that no byte of the request left this process.
     NotSent,

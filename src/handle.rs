@@ -26,7 +26,7 @@ use crate::{
     call::{Caller, ToolAnswer},
     connection::{ConnectionStatus, Line},
     error::{CallError, ReconnectError},
-    journal::Journal,
+    journal::seam::Journal,
     operation::{
         ConnectionName, CustomCall, Generation, Ownership, Page, Ping, PromptGet, ResourceRead,
         ToolCall,

@@ -4,6 +4,7 @@
 //! agent and inspected without a connection existing at all.
 
 mod budget;
+mod fingerprint;
 mod identity;
 mod kind;
 mod pages;
@@ -16,10 +17,11 @@ use std::{fmt, time::Duration};
 
 pub use budget::Budget;
 use budget::budget_setters;
+pub use fingerprint::{Fingerprint, canonical_json};
 pub(crate) use identity::check_name;
 pub use identity::{
     AttemptId, ConnectionName, Generation, IdempotencyKey, KeyError, MAX_NAME_BYTES, NameError,
-    OperationId,
+    OperationId, OperationIdError,
 };
 pub use kind::{ListKind, OperationKind, Ownership};
 pub use pages::EndlessList;

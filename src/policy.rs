@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     evidence::{Outcome, SessionAfter},
     operation::OperationKind,
@@ -17,7 +19,8 @@ use crate::{
 ///
 /// It is set in the client's own configuration. Nothing that a server says (annotations, a
 /// description, a `retryable` flag) becomes a contract.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ToolContract {
     /// Nothing is vouched for: the call is never repeated.

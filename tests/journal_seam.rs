@@ -10,7 +10,7 @@ use std::sync::{
 use mcp_supervisor::{
     Outcome, Page, Supervisor, ToolCall, ToolContract,
     error::NotSentReason,
-    journal::{Intent, Journal, Recorded, Settled},
+    journal::seam::{Intent, Journal, Recorded, Settled},
     operation::{AttemptId, OperationId},
 };
 use serde_json::json;

@@ -18,7 +18,7 @@ use crate::{
     error::{CallError, Failed, NotSent, NotSentReason, Rejected, Unknown, Unsettled, Wait},
     event::{Ended, Ground, What},
     evidence::{Outcome, retry_after_seconds},
-    journal::{Intent, Journal, Settled},
+    journal::seam::{Intent, Journal, Settled},
     operation::{AttemptId, Generation, IdempotencyKey, OperationId, OperationKind},
     policy::{Decision, Situation, ToolContract, decide},
     spec::Overload,

@@ -29,6 +29,18 @@ macro_rules! uuid_identity {
             pub fn mint() -> Self {
                 Self(Uuid::now_v7())
             }
+
+            /// The identity as its 16 bytes.
+            #[must_use]
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+
+            /// An identity that was kept as its 16 bytes.
+            #[must_use]
+            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Uuid::from_bytes(bytes))
+            }
         }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,6 +55,19 @@ macro_rules! uuid_identity {
     };
 }
 uuid_identity!(OperationId);
+
+impl FromStr for OperationId {
+    type Err = OperationIdError;
+    fn from_str(text: &str) -> Result<Self, OperationIdError> {
+        text.parse().map(Self).map_err(|_| OperationIdError)
+    }
+}
+
+/// A text that is no operation id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an operation id is a UUID, as the runtime wrote it")]
+pub struct OperationIdError;
+
 uuid_identity!(AttemptId);
 
 /// The number of a session within its connection: 1 for the first, one more for each after it.
@@ -167,17 +192,37 @@ pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), NameError
 /// A caller's own name for an intended effect: the same key means the same intent.
 ///
 /// 1 to 128 visible ASCII characters. It is data, not a secret, but it is not logged either.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct IdempotencyKey(Arc<str>);
 
 impl IdempotencyKey {
     /// The longest key.
     pub const MAX_BYTES: usize = 128;
 
+    /// Mints a new key, for one operation and all its attempts.
+    #[must_use]
+    pub fn mint() -> Self {
+        Self(Uuid::now_v7().to_string().into())
+    }
+
     /// The key as it is sent.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for IdempotencyKey {
+    type Error = KeyError;
+    fn try_from(key: String) -> Result<Self, KeyError> {
+        key.parse()
+    }
+}
+
+impl From<IdempotencyKey> for String {
+    fn from(key: IdempotencyKey) -> Self {
+        key.as_str().to_owned()
     }
 }
 

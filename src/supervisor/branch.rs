@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{SupervisorError, registry::Registry};
 use crate::{
-    connection::Line, error::AddError, event::Events, handle::Connection, journal::Journal,
+    connection::Line, error::AddError, event::Events, handle::Connection, journal::seam::Journal,
     operation::SupervisorPath, toolbox::Connections,
 };
 

@@ -5,7 +5,9 @@ use std::{fmt, sync::Arc};
 use ractor::{Actor, ActorCell};
 
 use super::{Supervisor, branch::Branch, tree::SupervisorActor};
-use crate::{config::ServerConfig, journal::Journal, operation::NameError, spec::ConnectionSpec};
+use crate::{
+    config::ServerConfig, journal::seam::Journal, operation::NameError, spec::ConnectionSpec,
+};
 
 /// Builds a [`Supervisor`].
 pub struct SupervisorBuilder {
