@@ -8,13 +8,13 @@
 
 mod memory;
 mod record;
-pub mod seam;
 mod store;
 pub mod table;
 
 use std::{
+    collections::HashMap,
     fmt,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -26,7 +26,7 @@ pub use record::{Entry, Fact, Failure, Intent, Kept, Owner, Record, Settler};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;
 
-use crate::operation::{AttemptId, OperationId};
+use crate::operation::{AttemptId, OperationId, TaskHandle};
 
 /// How often one that waits looks, where other hosts write to the same store.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -40,6 +40,8 @@ struct Shared {
     settings: JournalSettings,
     /// Told each time that an operation's state changes here.
     changed: Notify,
+    /// Operations of this host that servers work on in tasks.
+    tasks: Mutex<HashMap<TaskHandle, Held>>,
 }
 
 /// What a journal keeps, and for how long.
@@ -81,6 +83,7 @@ impl Journal {
             store: Box::new(store),
             settings,
             changed: Notify::new(),
+            tasks: Mutex::default(),
         }))
     }
 
@@ -196,7 +199,6 @@ impl Journal {
         self.0.store.sweep(answers, tombstones, at_most).await
     }
 
-    #[expect(dead_code, reason = "calls use it next")]
     pub(crate) async fn accept(
         &self,
         intent: Intent,
@@ -205,20 +207,37 @@ impl Journal {
         self.0.store.accept(intent, first).await
     }
 
-    #[expect(dead_code, reason = "calls use it next")]
     pub(crate) async fn append(&self, held: &Held, fact: Fact) -> Result<State, StoreError> {
         let state = self.0.store.append(held, fact).await;
         self.0.changed.notify_waiters();
         state
     }
 
-    #[expect(dead_code, reason = "calls use it next")]
     pub(crate) async fn claim(&self, operation: OperationId) -> Result<Claimed, StoreError> {
         self.0.store.claim(operation).await
     }
 
+    /// Gives up what was claimed, or what was left unknown.
+    pub(crate) async fn release(&self, held: &Held) -> Result<(), StoreError> {
+        self.0.store.release(held).await
+    }
+
+    pub(crate) async fn find(&self, by: By<'_>) -> Result<Option<Record>, StoreError> {
+        self.0.store.find(by).await
+    }
+
+    /// The right to write an operation whose server works on it in a task. It waits here for whoever
+    /// learns how the task ended.
+    pub(crate) fn hold_task(&self, task: TaskHandle, held: Held) {
+        self.tasks().insert(task, held);
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, HashMap<TaskHandle, Held>> {
+        let tasks = self.0.tasks.lock();
+        tasks.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is kept of a result.
-    #[expect(dead_code, reason = "calls use it next")]
     pub(crate) fn kept(&self, answer: Value) -> Kept {
         let bytes = serde_json::to_string(&answer).map_or(0, |text| text.len());
         match bytes <= self.0.settings.max_answer_bytes {

@@ -180,6 +180,8 @@ fn answer(
         generation,
         attempts: 1,
         looked_up: false,
+        replayed: false,
+        key: None,
         task: None,
     })
 }

@@ -1,5 +1,7 @@
 //! Why nobody knows whether a request ran.
 
+use std::sync::Arc;
+
 use super::{About, InputMissing, Source, Wait};
 use crate::evidence::{Loss, ServerError, WireFault};
 
@@ -53,6 +55,12 @@ pub enum UnknownCause {
     /// The server asked for input before it goes on, and did not get it: it stopped half-way.
     #[error("the server asked for input, and {0}")]
     InputMissing(InputMissing),
+    /// The same call was made before, and the journal has its outcome as unknown.
+    #[error("the same call was made before, and the journal has its outcome as unknown ({cause})")]
+    InJournal {
+        /// Why nobody knew then, as a word.
+        cause: Arc<str>,
+    },
 }
 
 impl UnknownCause {
@@ -69,6 +77,7 @@ impl UnknownCause {
             Self::WrongType(_) => "wrong_type",
             Self::ActorFailed => "actor_failed",
             Self::InputMissing(_) => "input_missing",
+            Self::InJournal { .. } => "in_journal",
         }
     }
 }
