@@ -169,17 +169,15 @@ fn settled_by(receipt: Receipt) -> Result<Option<ServerResult>, Unsettled> {
         task,
         ..
     } = receipt;
+    match state {
+        ReceiptState::OutcomeUnknown => return Err(Unsettled::ReceiptUnknown),
+        ReceiptState::Expired => return Err(Unsettled::ReceiptExpired),
+        _ => {}
+    }
     let whole = result.and_then(|result| serde_json::from_value::<CallToolResult>(result).ok());
     if let Some(result) = whole {
         return Ok(Some(ServerResult::CallToolResult(result)));
     }
     let task = task.and_then(|task| serde_json::from_value::<Task>(task).ok());
-    match (state, task) {
-        (ReceiptState::OutcomeUnknown, _) => Err(Unsettled::ReceiptUnknown),
-        (ReceiptState::Expired, _) => Err(Unsettled::ReceiptExpired),
-        (_, Some(task)) => Ok(Some(ServerResult::CreateTaskResult(CreateTaskResult::new(
-            task,
-        )))),
-        _ => Ok(None),
-    }
+    Ok(task.map(|task| ServerResult::CreateTaskResult(CreateTaskResult::new(task))))
 }
