@@ -24,7 +24,6 @@ use super::{
 use crate::operation::{Fingerprint, IdempotencyKey, OperationId};
 
 /// The longest complaint about arguments, in bytes. It may quote them.
-#[expect(dead_code, reason = "ledgers use it next")]
 const COMPLAINT_BYTES: usize = 300;
 
 /// A tool that runs once per key. Cheap to clone: clones are one tool.
@@ -178,7 +177,6 @@ fn key_of(arguments: &mut Map<String, Value>, argument: &str) -> Result<Idempote
 }
 
 /// The arguments as what the handler takes.
-#[expect(dead_code, reason = "ledgers use it next")]
 pub(crate) fn parse<A: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<A, String> {
     A::deserialize(arguments).map_err(|wrong| {
         let mut complaint = wrong.to_string();
