@@ -154,7 +154,10 @@ async fn keyed_sends_nothing_when_the_caller_set_another_key_itself() {
         // Nor does a key come from the arguments, which a model may have written.
         let call = ToolCall::new("charge", json!({"key": "another"}));
         let error = billing.call_tool(call).await.unwrap_err();
-        assert!(error.to_string().contains("already set to something else"), "{error}");
+        assert!(
+            error.to_string().contains("already set to something else"),
+            "{error}"
+        );
         assert_eq!(rig.bed.read("tools/call"), 0);
         let call = ToolCall::new("charge", json!({"key": "order-1001"})).idempotency_key(key());
         billing.call_tool(call).await.unwrap();
