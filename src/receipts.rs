@@ -31,4 +31,6 @@ pub use identity::{Arrival, Identity, Scope, ScopeError};
 pub use ledger::{Ledger, LedgerError, LedgerFuture, Settled, Swept};
 pub use principal::{Asked, Authorised, Denial, FixedScope, Principal};
 pub use receipt::{Conflict, Receipt, Standing};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteLedger, SqliteSettings};
 pub use tool::ReceiptTool;

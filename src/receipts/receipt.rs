@@ -117,7 +117,6 @@ pub(crate) fn millis(at: SystemTime) -> i64 {
 }
 
 /// The time that many milliseconds after 1970.
-#[expect(dead_code, reason = "ledgers use it next")]
 pub(crate) fn time(millis: i64) -> SystemTime {
     let millis = u64::try_from(millis).unwrap_or(0);
     let since = std::time::Duration::from_millis(millis);

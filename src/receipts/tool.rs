@@ -38,7 +38,6 @@ pub struct ReceiptTool {
 
 impl ReceiptTool {
     /// A definition with the handler that a ledger runs for it.
-    #[expect(dead_code, reason = "ledgers use it next")]
     pub(crate) fn new<A, O>(
         definition: &Definition<A, O>,
         principal: impl Principal,
