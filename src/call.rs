@@ -86,6 +86,7 @@ impl<'a> Caller<'a> {
             name,
             arguments,
             key,
+            keep_arguments: _,
             input,
             budget,
         } = call;
