@@ -203,6 +203,10 @@ struct Authorisation;
 #[doc = include_str!("../docs/configuration.md")]
 struct ConfigurationFiles;
 
+#[cfg(all(doctest, feature = "receipts", feature = "sqlite"))]
+#[doc = include_str!("../docs/extension.md")]
+struct Extension;
+
 #[cfg(doctest)]
 #[doc = include_str!("../docs/handlers.md")]
 struct Handlers;

@@ -1,1 +1,0 @@
-//! Receipts in SQLite, in the file that has the tool's own tables.
