@@ -38,7 +38,6 @@ pub struct ReceiptTool {
 
 impl ReceiptTool {
     /// A definition with the handler that a ledger runs for it.
-    #[expect(dead_code, reason = "ledgers use it next")]
     pub(crate) fn new<A, O>(
         definition: &Definition<A, O>,
         principal: impl Principal,
@@ -55,6 +54,33 @@ impl ReceiptTool {
             fits: |arguments| parse::<A>(arguments).map(drop),
             runs,
         })
+    }
+
+    /// The same tool, with something done when one of its calls has its answer.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn followed_by(self, then: Afterwards) -> Self {
+        let runs = self.runs;
+        Self {
+            runs: Arc::new(Followed { runs, then }),
+            ..self
+        }
+    }
+
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Whose call it is, if it may be made.
+    pub(crate) async fn authorise(
+        &self,
+        arguments: &Map<String, Value>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Scope, Denial> {
+        let asked = Asked {
+            operation: &self.terms.name,
+            arguments,
+        };
+        self.principal.authorise(context, asked).await
     }
 
     /// The tool as clients see it.
