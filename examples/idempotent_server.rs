@@ -18,7 +18,10 @@ use std::{
 
 use mcp_supervisor::{
     ConnectionSpec, OwnedConnection, StdioSpec, Supervisor, ToolAnswer, ToolCall, ToolContract,
-    receipts::{Call, Definition, Desk, End, Failure, FixedScope, LongWork, Refusal, SqliteLedger, Work},
+    receipts::{
+        Call, Definition, Desk, End, Failure, FixedScope, LedgerError, LongWork, Refusal,
+        SqliteLedger, SqliteSettings, Work,
+    },
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
@@ -28,7 +31,7 @@ use rmcp::{
         GetTaskParams, GetTaskResult, ListToolsResult, PaginatedRequestParams, ServerCapabilities,
         ServerConfig,
     },
-    schemars::{self, JsonSchema},
+    schemars::JsonSchema,
     service::RequestContext,
 };
 use rusqlite::{OptionalExtension as _, Transaction};
@@ -99,7 +102,9 @@ fn create_order(tx: &Transaction<'_>, order: Order, _: &Call) -> Result<Ordered,
 
 fn refund(tx: &Transaction<'_>, refund: Refund, _: &Call) -> Result<Refunded, Failure> {
     let select = "SELECT cents FROM orders WHERE id = ?1";
-    let cents = tx.query_row(select, [refund.order], |row| row.get(0)).optional()?;
+    let cents = tx
+        .query_row(select, [refund.order], |row| row.get(0))
+        .optional()?;
     let cents = cents.ok_or_else(|| Refusal::new("no_such_order", "there is no such order"))?;
     tx.execute("INSERT INTO refunds (order_id) VALUES (?1)", [refund.order])?;
     Ok(Refunded { cents })
@@ -114,7 +119,8 @@ async fn take_stock(work: Work<Stocktaking>) -> Result<End<Stock>, Failure> {
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
         let done = f64::from(shelf) / f64::from(shelves);
-        work.progress(done, format!("shelf {shelf} of {shelves}")).await?;
+        work.progress(done, format!("shelf {shelf} of {shelves}"))
+            .await?;
     }
     Ok(End::done(move |tx| {
         tx.execute("INSERT INTO stocktakings (shelves) VALUES (?1)", [shelves])?;
@@ -134,16 +140,22 @@ struct Shop {
 
 impl Shop {
     async fn open(file: &Path, dies_once: Option<PathBuf>) -> Ending<Self> {
-        let ledger = SqliteLedger::open(file).await?;
-        ledger.write(|tx| Ok(tx.execute_batch(TABLES)?)).await?;
+        let ledger = SqliteLedger::open(file, SqliteSettings::default())?;
+        ledger
+            .transaction(|tx| {
+                let made = tx.execute_batch(TABLES);
+                made.map_err(|error| LedgerError::Unavailable(error.to_string().into()))
+            })
+            .await?;
         // A server on stdio has one principal: whoever started it.
         let owner = FixedScope("local".parse()?);
         let order = Definition::<Order, Ordered>::new("create_order", "Orders an item.");
         let back = Definition::<Refund, Refunded>::new("refund", "Refunds an order.");
-        let stock = Definition::<Stocktaking, Stock>::new("take_stock", "Counts what is on the shelves.");
+        let stock =
+            Definition::<Stocktaking, Stock>::new("take_stock", "Counts what is on the shelves.");
         let desk = Desk::new()
-            .tool(ledger.tool(order, owner.clone(), create_order)?)
-            .tool(ledger.tool(back, owner.clone(), refund)?)
+            .tool(ledger.tool(&order, owner.clone(), create_order)?)
+            .tool(ledger.tool(&back, owner.clone(), refund)?)
             .work(LongWork::new(stock).on(&ledger, owner, take_stock).await?);
         let router = desk.router().into();
         Ok(Self {
@@ -175,8 +187,15 @@ impl ServerHandler for Shop {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let is_refund = params.name == "refund";
-        let answer = self.router.call(ToolCallContext::new(self, params, context)).await;
-        if let Some(mark) = self.dies_once.as_ref().filter(|mark| is_refund && !mark.exists()) {
+        let answer = self
+            .router
+            .call(ToolCallContext::new(self, params, context))
+            .await;
+        if let Some(mark) = self
+            .dies_once
+            .as_ref()
+            .filter(|mark| is_refund && !mark.exists())
+        {
             let _ = std::fs::write(mark, "");
             std::process::exit(1);
         }
@@ -229,7 +248,10 @@ async fn main() -> Ending {
     // stdout is for MCP and nothing else.
     eprintln!("the shop is in {}", PathBuf::from(&file).display());
     let shop = Shop::open(&file, mark).await?;
-    shop.serve((stdin, tokio::io::stdout())).await?.waiting().await?;
+    shop.serve((stdin, tokio::io::stdout()))
+        .await?
+        .waiting()
+        .await?;
     Ok(())
 }
 
@@ -260,7 +282,10 @@ async fn tell(directory: &Path) -> Ending {
 
     println!("The same call again, as after a lost answer:");
     let again = call(&shop, "create_order", order).await?;
-    check(said(&again, "replayed") == true, "it is answered and not run")?;
+    check(
+        said(&again, "replayed") == true,
+        "it is answered and not run",
+    )?;
     check(
         said(&again, "result") == said(&first, "result"),
         "the order has the same number",
@@ -269,16 +294,28 @@ async fn tell(directory: &Path) -> Ending {
     println!("The same key for something else:");
     let other = json!({ "item": "lamp", "cents": 1, "idempotency_key": "order-1001" });
     let conflict = call(&shop, "create_order", other).await?;
-    check(said(&conflict, "status") == "conflict", "nothing is changed")?;
+    check(
+        said(&conflict, "status") == "conflict",
+        "nothing is changed",
+    )?;
 
     println!("A refund whose server dies between the commit and the answer. The client's contract");
     println!("relies on the server's receipts, so it asks the next process for the receipt:");
-    let refund = ToolCall::new("refund", json!({ "order": said(&first, "result")["order"] }))
-        .idempotency_key("refund-1001".parse()?);
+    let refund = ToolCall::new(
+        "refund",
+        json!({ "order": said(&first, "result")["order"] }),
+    )
+    .idempotency_key("refund-1001".parse()?);
     let refunded = shop.call_tool(refund).await?;
     println!("   {}", refunded.text());
-    check(refunded.was_looked_up(), "the call was not sent a second time")?;
-    check(said(&refunded, "replayed") == true, "it is the refund that was made")?;
+    check(
+        refunded.was_looked_up(),
+        "the call was not sent a second time",
+    )?;
+    check(
+        said(&refunded, "replayed") == true,
+        "it is the refund that was made",
+    )?;
 
     println!("Stocktaking, which is answered with a handle:");
     let stock = json!({ "shelves": 20, "idempotency_key": "stock-1" });
@@ -287,12 +324,17 @@ async fn tell(directory: &Path) -> Ending {
     let mut read = call(&shop, "take_stock_status", handle.clone()).await?;
     while said(&read, "status") == "in_progress" {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        read = shop.call_tool(ToolCall::new("take_stock_status", handle.clone())).await?;
+        read = shop
+            .call_tool(ToolCall::new("take_stock_status", handle.clone()))
+            .await?;
     }
     println!("   {}", read.text());
-    check(said(&read, "result")["counted"] == 20, "all shelves are counted")?;
+    check(
+        said(&read, "result")["counted"] == 20,
+        "all shelves are counted",
+    )?;
 
-    supervisor.shutdown(Duration::from_secs(5)).await;
+    let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }
 
@@ -303,5 +345,7 @@ async fn call(shop: &OwnedConnection, tool: &str, arguments: Value) -> Ending<To
 }
 
 fn said<'a>(answer: &'a ToolAnswer, member: &str) -> &'a Value {
-    answer.structured().map_or(&Value::Null, |said| &said[member])
+    answer
+        .structured()
+        .map_or(&Value::Null, |said| &said[member])
 }

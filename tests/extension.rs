@@ -64,11 +64,22 @@ async fn an_offer_alone_changes_nothing() {
     side_by_side(eras(), async |era| {
         let shop = Shop::open(Wire::Stdio, &era, &["die-after"]).await;
         let (supervisor, connection) = open(shop.spec()).await;
-        assert_eq!(unsettled(&connection, order()).await, None, "there is no contract");
-        assert_eq!(shop.received("call create_order -"), 1, "it was sent no key");
+        // The key goes by the argument that the tool documents.
+        let arguments = json!({ "item": "lamp", "idempotency_key": "order-1001" });
+        let call = ToolCall::new("create_order", arguments).idempotency_key(key("order-1001"));
+        assert_eq!(
+            unsettled(&connection, call).await,
+            None,
+            "there is no contract"
+        );
+        assert_eq!(
+            shop.received("call create_order -"),
+            1,
+            "nothing is in its metadata"
+        );
         assert_eq!(shop.received(LOOK_UPS), 0);
         assert_eq!(shop.number("SELECT count(*) FROM orders"), 1);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -83,10 +94,14 @@ async fn a_lost_answer_is_found_by_the_look_up() {
         assert_eq!(said(&answer, "status"), "completed");
         assert_eq!(said(&answer, "replayed"), true);
         assert_eq!(said(&answer, "result")["order"], 1);
-        assert_eq!(shop.received("call create_order order-1001"), 1, "it was sent once");
+        assert_eq!(
+            shop.received("call create_order order-1001"),
+            1,
+            "it was sent once"
+        );
         assert_eq!(shop.received(LOOK_UPS), 1);
         assert_eq!(shop.number("SELECT count(*) FROM orders"), 1);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -102,7 +117,7 @@ async fn an_answer_that_does_not_come_is_found_without_a_second_effect() {
         assert_eq!(said(&answer, "result")["order"], 1, "{wire:?}");
         assert_eq!(said(&answer, "replayed"), true);
         assert_eq!(shop.number("SELECT count(*) FROM orders"), 1);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -118,19 +133,26 @@ async fn where_there_is_no_look_up_the_call_is_repeated_under_its_key() {
         assert_eq!(said(&answer, "replayed"), true);
         assert_eq!(said(&answer, "result")["order"], 1);
         assert_eq!(shop.received("call create_order order-1001"), 2);
-        assert_eq!(shop.received(LOOK_UPS), 0, "what is not offered is not asked for");
+        assert_eq!(
+            shop.received(LOOK_UPS),
+            0,
+            "what is not offered is not asked for"
+        );
         assert_eq!(shop.number("SELECT count(*) FROM orders"), 1);
         let ground = async {
             loop {
                 if let Some(mcp_supervisor::Received::Event(event)) = events.next().await
-                    && let What::AttemptStarted { repeats: Some(ground), .. } = event.what
+                    && let What::AttemptStarted {
+                        repeats: Some(ground),
+                        ..
+                    } = event.what
                 {
                     return ground;
                 }
             }
         };
         assert_eq!(bounded(ground).await, Ground::Receipts);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -141,11 +163,19 @@ async fn a_request_that_did_not_run_is_repeated_and_runs_once() {
         let shop = Shop::open(Wire::Stdio, &era, &["die-before"]).await;
         let (supervisor, connection) = open(trusting(&shop)).await;
         let answer = connection.call_tool(order()).await.unwrap();
-        assert_eq!(said(&answer, "replayed"), false, "the repeat is the first that ran");
-        assert_eq!(shop.received(LOOK_UPS), 1, "it was asked for first, and is absent");
+        assert_eq!(
+            said(&answer, "replayed"),
+            false,
+            "the repeat is the first that ran"
+        );
+        assert_eq!(
+            shop.received(LOOK_UPS),
+            1,
+            "it was asked for first, and is absent"
+        );
         assert_eq!(shop.received("call create_order order-1001"), 2);
         assert_eq!(shop.number("SELECT count(*) FROM orders"), 1);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -159,7 +189,7 @@ async fn without_the_capability_nothing_is_repeated() {
         assert_eq!(why, Some(Unsettled::NoReceipts));
         assert_eq!(shop.received("call create_order"), 1);
         assert_eq!(shop.received(LOOK_UPS), 0);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -176,7 +206,7 @@ async fn a_server_that_offers_it_no_more_is_sent_no_repeat() {
         assert_eq!(why, Some(Unsettled::NoReceipts));
         assert_eq!(shop.received("call create_order"), 1);
         assert_eq!(shop.received(LOOK_UPS), 0);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -191,7 +221,7 @@ async fn a_tool_that_is_not_in_the_offer_is_never_repeated() {
         let why = unsettled(&connection, call.idempotency_key(key("k"))).await;
         assert_eq!(why, Some(Unsettled::NoReceipts));
         assert_eq!(shop.received("call count_status"), 1);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -207,7 +237,7 @@ async fn after_the_retention_nothing_is_repeated() {
         assert_eq!(why, Some(Unsettled::ReceiptExpired));
         assert_eq!(shop.received("call create_order"), 1);
         assert_eq!(shop.received(LOOK_UPS), 0);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -220,7 +250,7 @@ async fn a_contract_without_a_key_repeats_nothing() {
         let call = ToolCall::new("create_order", json!({ "item": "lamp" }));
         assert_eq!(unsettled(&connection, call).await, Some(Unsettled::NoKey));
         assert_eq!(shop.received("call create_order"), 1);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -241,7 +271,10 @@ async fn a_key_comes_by_meta_or_by_argument_and_two_different_ones_are_refused()
                 None => call,
             }
         };
-        let first = connection.call_tool(by(None, Some("k1".into()))).await.unwrap();
+        let first = connection
+            .call_tool(by(None, Some("k1".into())))
+            .await
+            .unwrap();
         assert_eq!(said(&first, "replayed"), false);
         for call in [by(Some("k1"), None), by(Some("k1"), Some("k1".into()))] {
             let again = connection.call_tool(call).await.unwrap();
@@ -260,7 +293,7 @@ async fn a_key_comes_by_meta_or_by_argument_and_two_different_ones_are_refused()
             assert_eq!(said(&refused, "status"), "invalid");
         }
         assert_eq!(shop.number("SELECT count(*) FROM orders"), 1);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -281,8 +314,11 @@ async fn a_key_by_hand_that_is_not_the_operations_is_a_mistake() {
             other => panic!("{other:?}"),
         }
         let same = order().meta(IDEMPOTENCY_KEY, "order-1001".into());
-        assert_eq!(said(&connection.call_tool(same).await.unwrap(), "status"), "completed");
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        assert_eq!(
+            said(&connection.call_tool(same).await.unwrap(), "status"),
+            "completed"
+        );
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -292,10 +328,14 @@ async fn a_receipt_is_found_by_tool_and_key() {
     side_by_side(cases(), async |(wire, era)| {
         let shop = Shop::open(wire, &era, &[]).await;
         let (supervisor, connection) = open(trusting(&shop)).await;
-        let absent = look_up(&connection, "create_order", "order-1001").await.unwrap();
+        let absent = look_up(&connection, "create_order", "order-1001")
+            .await
+            .unwrap();
         assert_eq!(absent.state, ReceiptState::Absent);
         let answer = connection.call_tool(order()).await.unwrap();
-        let found = look_up(&connection, "create_order", "order-1001").await.unwrap();
+        let found = look_up(&connection, "create_order", "order-1001")
+            .await
+            .unwrap();
         assert_eq!(found.state, ReceiptState::Succeeded);
         assert_eq!(
             found.operation_id.as_deref(),
@@ -304,11 +344,15 @@ async fn a_receipt_is_found_by_tool_and_key() {
         let result = &found.result.unwrap()["structuredContent"];
         assert_eq!(result["replayed"], true);
         assert_eq!(&result["result"], said(&answer, "result"));
-        for (tool, key) in [("no_such_tool", "k"), ("create_order", ""), ("create_order", "a b")] {
+        for (tool, key) in [
+            ("no_such_tool", "k"),
+            ("create_order", ""),
+            ("create_order", "a b"),
+        ] {
             let error = look_up(&connection, tool, key).await.unwrap_err();
             assert_eq!(error.server_error().unwrap().code, -32602, "{tool} {key}");
         }
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -318,22 +362,31 @@ async fn another_principal_finds_nothing_under_the_same_key() {
     side_by_side(eras(), async |era| {
         let shop = Shop::open(Wire::Http, &era, &[]).await;
         let supervisor = Supervisor::builder().start().await.unwrap();
-        let alice = supervisor.open("alice", shop.spec_of("alice")).await.unwrap();
+        let alice = supervisor
+            .open("alice", shop.spec_of("alice"))
+            .await
+            .unwrap();
         let bob = supervisor.open("bob", shop.spec_of("bob")).await.unwrap();
         let call = || order().meta(IDEMPOTENCY_KEY, "order-1001".into());
         let first = alice.call_tool(call()).await.unwrap();
         let found = look_up(&bob, "create_order", "order-1001").await.unwrap();
         assert_eq!(found, Receipt::of(ReceiptState::Absent));
         let other = bob.call_tool(call()).await.unwrap();
-        assert_eq!(said(&other, "replayed"), false, "another principal's key is another key");
+        assert_eq!(
+            said(&other, "replayed"),
+            false,
+            "another principal's key is another key"
+        );
         assert_ne!(said(&other, "operation_id"), said(&first, "operation_id"));
         // Who has lost access learns nothing of what is kept.
         shop.pull("deny-alice");
-        let error = look_up(&alice, "create_order", "order-1001").await.unwrap_err();
+        let error = look_up(&alice, "create_order", "order-1001")
+            .await
+            .unwrap_err();
         assert_eq!(error.outcome(), Outcome::Rejected);
         let denied = alice.call_tool(call()).await.unwrap();
         assert_eq!(said(&denied, "status"), "denied");
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -347,7 +400,10 @@ async fn a_lost_task_handle_is_found_by_the_look_up() {
             Wire::Http => "stall-after",
         };
         let shop = Shop::open(wire, &era, &[lever]).await;
-        let spec = shop.spec().tasks().contract("count_on", ToolContract::Receipts);
+        let spec = shop
+            .spec()
+            .tasks()
+            .contract("count_on", ToolContract::Receipts);
         let (supervisor, connection) = open(spec).await;
         let call = ToolCall::new("count_on", json!({ "to": 40, "step_ms": 50 }))
             .idempotency_key(key("count-1"))
@@ -362,8 +418,11 @@ async fn a_lost_task_handle_is_found_by_the_look_up() {
         assert_eq!(said(&done, "result")["counted"], 40);
         assert_eq!(shop.number("SELECT count(*) FROM begun"), 1);
         assert_eq!(shop.number("SELECT count(*) FROM counted"), 40);
-        assert_eq!(shop.number("SELECT count(DISTINCT number) FROM counted"), 40);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        assert_eq!(
+            shop.number("SELECT count(DISTINCT number) FROM counted"),
+            40
+        );
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mcp_supervisor::{
-    Connection, ConnectionSpec, Era, IdempotencyKey, Outcome, OwnedConnection, Supervisor, TaskAwait,
-    TaskCancel, TaskGet, TaskHandle, ToolAnswer, ToolCall, error::TaskError,
+    Connection, ConnectionSpec, Era, IdempotencyKey, Outcome, OwnedConnection, Supervisor,
+    TaskAwait, TaskCancel, TaskGet, TaskHandle, ToolAnswer, ToolCall, error::TaskError,
 };
 use rmcp::model::TaskStatus;
 use serde_json::{Value, json};
@@ -87,13 +87,16 @@ async fn without_tasks_three_tools_start_read_and_cancel() {
         assert!(!asked.is_error());
         let end = over(&connection, "count_status", &id).await;
         assert_eq!(said(&end, "status"), "cancelled");
-        assert_eq!(shop.number("SELECT count(*) FROM counted WHERE number = 1000000"), 0);
+        assert_eq!(
+            shop.number("SELECT count(*) FROM counted WHERE number = 1000000"),
+            0
+        );
 
         let id = start(&connection, count("count", 3, 1, &key("k2"))).await;
         let end = over(&connection, "count_status", &id).await;
         assert_eq!(said(&end, "status"), "completed");
         assert_eq!(said(&end, "result")["counted"], 3);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -103,18 +106,27 @@ async fn where_tasks_are_negotiated_the_start_is_a_task() {
     side_by_side(cases(), async |(wire, era)| {
         let shop = Shop::open(wire, &era, &[]).await;
         let (supervisor, connection) = open(shop.spec().tasks()).await;
-        let answer = connection.call_tool(count("count", 20, 20, &key("k1"))).await.unwrap();
+        let answer = connection
+            .call_tool(count("count", 20, 20, &key("k1")))
+            .await
+            .unwrap();
         let task = answer.task().expect("it is a task").clone();
         let state = connection.get_task(TaskGet::new(&task)).await.unwrap();
-        assert!(matches!(state.status(), TaskStatus::Working | TaskStatus::Completed));
+        assert!(matches!(
+            state.status(),
+            TaskStatus::Working | TaskStatus::Completed
+        ));
         let done = connection.await_task(TaskAwait::new(&task)).await.unwrap();
         assert_eq!(said(&done, "result")["counted"], 20);
         // The same key, once it is over, is answered with the result itself.
-        let again = connection.call_tool(count("count", 20, 20, &key("k1"))).await.unwrap();
+        let again = connection
+            .call_tool(count("count", 20, 20, &key("k1")))
+            .await
+            .unwrap();
         assert!(again.task().is_none());
         assert_eq!(said(&again, "replayed"), true);
         assert_eq!(shop.number("SELECT count(*) FROM begun"), 1);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -127,12 +139,19 @@ async fn a_cancelled_task_is_a_cancelled_work() {
         let call = count("count", 1_000_000, 20, &key("k1"));
         let answer = connection.call_tool(call).await.unwrap();
         let task = answer.task().expect("it is a task").clone();
-        connection.cancel_task(TaskCancel::new(&task)).await.unwrap();
+        connection
+            .cancel_task(TaskCancel::new(&task))
+            .await
+            .unwrap();
         let end = connection.await_task(TaskAwait::new(&task)).await;
         assert!(matches!(end, Err(TaskError::Cancelled)), "{end:?}");
         let read = ask(&connection, "count_status", task.id()).await;
-        assert_eq!(said(&read, "status"), "cancelled", "the tool and the task say the same");
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        assert_eq!(
+            said(&read, "status"),
+            "cancelled",
+            "the tool and the task say the same"
+        );
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -150,7 +169,7 @@ async fn racing_starts_of_one_key_begin_one_work() {
         let other = count("count", 5, 50, &key("k1"));
         let conflict = connection.call_tool(other).await.unwrap();
         assert_eq!(said(&conflict, "status"), "conflict");
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -183,7 +202,7 @@ async fn a_cancel_that_races_success_is_told_what_really_happened() {
         }
         println!("{done} were done first, {cancelled} were stopped");
         assert_eq!(done + cancelled, 64);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -194,21 +213,32 @@ async fn a_work_whose_process_was_killed_is_unknown_and_never_runs_again() {
         let mut shop = Shop::open(wire, &era, &[]).await;
         let (supervisor, connection) = open(shop.spec()).await;
         let id = start(&connection, count("count", 1_000_000, 5, &key("k1"))).await;
-        support::until("it works", || shop.number("SELECT count(*) FROM counted") > 2).await;
+        support::until("it works", || {
+            shop.number("SELECT count(*) FROM counted") > 2
+        })
+        .await;
         shop.kill_and_start().await;
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
         let (supervisor, connection) = open(shop.spec()).await;
         let counted = shop.number("SELECT count(*) FROM counted");
         let read = ask(&connection, "count_status", &id).await;
         assert_eq!(said(&read, "status"), "outcome_unknown", "{}", read.text());
-        assert!(said(&read, "next_action").as_str().unwrap().contains("nspect"));
-        let again = connection.call_tool(count("count", 1_000_000, 5, &key("k1"))).await.unwrap();
+        assert!(
+            said(&read, "next_action")
+                .as_str()
+                .unwrap()
+                .contains("nspect")
+        );
+        let again = connection
+            .call_tool(count("count", 1_000_000, 5, &key("k1")))
+            .await
+            .unwrap();
         assert!(again.is_error());
         assert_eq!(said(&again, "status"), "outcome_unknown");
         assert_eq!(said(&again, "operation_id"), id.as_str());
         assert_eq!(shop.number("SELECT count(*) FROM begun"), 1);
         assert_eq!(shop.number("SELECT count(*) FROM counted"), counted);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -221,17 +251,27 @@ async fn a_work_that_says_so_is_resumed_from_its_checkpoint() {
         let call = count("count_on", 60, 20, &key("k1"));
         let answer = connection.call_tool(call).await.unwrap();
         let task = answer.task().expect("it is a task").clone();
-        support::until("it works", || shop.number("SELECT count(*) FROM counted") > 2).await;
+        support::until("it works", || {
+            shop.number("SELECT count(*) FROM counted") > 2
+        })
+        .await;
         shop.kill_and_start().await;
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
         // The handle is data, and good for another host of the same name for the connection.
         let (supervisor, connection) = open(shop.spec().tasks()).await;
         let done = connection.await_task(TaskAwait::new(&task)).await.unwrap();
         assert_eq!(said(&done, "result")["counted"], 60);
         assert_eq!(shop.number("SELECT count(*) FROM begun"), 1);
-        assert_eq!(shop.number("SELECT count(*) FROM counted"), 60, "no step is made twice");
-        assert_eq!(shop.number("SELECT count(DISTINCT number) FROM counted"), 60);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        assert_eq!(
+            shop.number("SELECT count(*) FROM counted"),
+            60,
+            "no step is made twice"
+        );
+        assert_eq!(
+            shop.number("SELECT count(DISTINCT number) FROM counted"),
+            60
+        );
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -243,7 +283,10 @@ async fn another_principal_can_neither_read_nor_cancel_it() {
         let supervisor = Supervisor::builder().start().await.unwrap();
         let alice = shop.spec_of("alice").tasks();
         let alice = supervisor.open("alice", alice).await.unwrap();
-        let bob = supervisor.open("bob", shop.spec_of("bob").tasks()).await.unwrap();
+        let bob = supervisor
+            .open("bob", shop.spec_of("bob").tasks())
+            .await
+            .unwrap();
         let call = count("count", 1_000_000, 20, &key("k1"));
         let answer = alice.call_tool(call).await.unwrap();
         let task = answer.task().expect("it is a task").clone();
@@ -267,7 +310,7 @@ async fn another_principal_can_neither_read_nor_cancel_it() {
         assert_eq!(state.status(), TaskStatus::Working);
         let read = ask(&alice, "count_status", task.id()).await;
         assert_eq!(said(&read, "cancel_requested"), false);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }
@@ -278,12 +321,12 @@ async fn a_work_goes_on_when_the_client_that_started_it_has_gone() {
         let shop = Shop::open(Wire::Http, &era, &[]).await;
         let (supervisor, connection) = open(shop.spec()).await;
         let id = start(&connection, count("count", 30, 20, &key("k1"))).await;
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
         let (supervisor, connection) = open(shop.spec()).await;
         let end = over(&connection, "count_status", &id).await;
         assert_eq!(said(&end, "status"), "completed");
         assert_eq!(shop.number("SELECT count(*) FROM counted"), 30);
-        supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
 }

@@ -100,7 +100,8 @@ impl Desk {
     #[cfg(feature = "sqlite")]
     #[must_use]
     pub fn work(mut self, work: LongTool) -> Self {
-        self.works.insert(work.start().tool().name.to_string(), work);
+        self.works
+            .insert(work.start().tool().name.to_string(), work);
         self
     }
 
@@ -113,7 +114,9 @@ impl Desk {
         }
         #[cfg(feature = "sqlite")]
         for work in self.works.values() {
-            work.routes().into_iter().for_each(|route| router.add_route(route));
+            work.routes()
+                .into_iter()
+                .for_each(|route| router.add_route(route));
         }
         router
     }
@@ -167,13 +170,22 @@ impl Desk {
         context: &RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         if request.method != LOOK_UP {
-            return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None));
+            return Err(ErrorData::new(
+                ErrorCode::METHOD_NOT_FOUND,
+                request.method,
+                None,
+            ));
         }
         let asked: Option<LookUp> = request.params_as().ok().flatten();
         let asked = asked.ok_or_else(|| invalid("it takes a `tool` and a `key`, both texts"))?;
-        let key = asked.key.parse().map_err(|wrong| invalid(format!("`key`: {wrong}")))?;
+        let key = asked
+            .key
+            .parse()
+            .map_err(|wrong| invalid(format!("`key`: {wrong}")))?;
         let found = self.look_up(&asked.tool, key, context).await?;
-        serde_json::to_value(found).map(CustomResult::new).map_err(|_| broken())
+        serde_json::to_value(found)
+            .map(CustomResult::new)
+            .map_err(|_| broken())
     }
 
     async fn look_up(
@@ -294,7 +306,10 @@ fn of_work(work: &LongTool, seen: &Seen, tasks: bool) -> Receipt {
 }
 
 /// Whose receipts may be looked at. Nothing that is kept is read before.
-async fn allowed(tool: &ReceiptTool, context: &RequestContext<RoleServer>) -> Result<Scope, ErrorData> {
+async fn allowed(
+    tool: &ReceiptTool,
+    context: &RequestContext<RoleServer>,
+) -> Result<Scope, ErrorData> {
     let scope = tool.authorise(&Map::new(), context).await;
     scope.map_err(|denial| invalid(denial.message))
 }

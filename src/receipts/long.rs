@@ -24,6 +24,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 use rmcp::schemars::JsonSchema;
 use rusqlite::Transaction;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 
 pub(super) use state::Seen;
 pub use tool::LongTool;
@@ -31,7 +32,9 @@ pub(super) use tool::has_tasks;
 pub use work::{End, LastWrites, Work};
 
 use self::{drive::Driver, rows::Rows};
-use super::{Call, Definition, DefinitionError, Failure, LedgerError, Principal, SqliteLedger};
+use super::{
+    Call, Definition, DefinitionError, Failure, LedgerError, Principal, SqliteLedger, tool::parse,
+};
 
 /// What of a long work runs in the transaction of its start.
 type Start<A> = Arc<dyn Fn(&Transaction<'_>, &A, &Call) -> Result<(), Failure> + Send + Sync>;
@@ -148,14 +151,25 @@ impl<A, O> LongWork<A, O> {
                  `{name}_cancel` asks it to stop."
             ));
         }
-        let rows = Rows::open(ledger, &self.definition.terms).await?;
+        let rows = Arc::new(Rows::open(ledger, &self.definition.terms).await?);
         let driver = Arc::new(Driver {
-            rows: Arc::new(rows),
-            start: self.start,
+            rows: Arc::clone(&rows),
             run: Arc::new(move |work| Box::pin(run(work)) as Running<O>),
             live: Arc::default(),
         });
-        let tool = LongTool::new(&self.definition, principal, Arc::clone(&driver))?;
+        let (start, begin) = (self.start, Arc::clone(&rows));
+        let handler = move |tx: &Transaction<'_>, arguments: Map<String, Value>, call: &Call| {
+            let parsed = parse::<A>(&arguments).map_err(Failure::Invalid)?;
+            start(tx, &parsed, call)?;
+            begin.begin(tx, call, arguments)
+        };
+        let starter = Arc::clone(&driver);
+        let start = ledger
+            .tool_that_begins(&self.definition, principal, handler)?
+            .followed_by(Arc::new(move |arrival, answer| {
+                starter.begun(arrival, answer)
+            }));
+        let tool = LongTool::new::<O>(start, rows, Arc::clone(&driver.live));
         driver.take_over(self.resumes).await?;
         Ok(tool)
     }

@@ -71,14 +71,17 @@ async fn behind(
 }
 
 /// What is done when a call has its answer, in the call's own task.
+#[cfg(feature = "sqlite")]
 pub(crate) type Afterwards = Arc<dyn Fn(&Arrival, &Answer) + Send + Sync>;
 
 /// A handler, and what is done after each of its calls.
+#[cfg(feature = "sqlite")]
 pub(crate) struct Followed {
     pub(crate) runs: Arc<dyn Runs>,
     pub(crate) then: Afterwards,
 }
 
+#[cfg(feature = "sqlite")]
 impl Runs for Followed {
     fn flights(&self) -> &Arc<Flights> {
         self.runs.flights()

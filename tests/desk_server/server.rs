@@ -13,7 +13,8 @@ use std::{
 };
 
 use mcp_supervisor::receipts::{
-    Asked, Authorised, Definition, Denial, Desk, End, LongWork, Principal, Scope, SqliteLedger,
+    Asked, Authorised, Definition, Denial, Desk, End, LedgerError, LongWork, Principal, Scope,
+    SqliteLedger, SqliteSettings,
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
@@ -23,7 +24,7 @@ use rmcp::{
         ErrorCode, GetTaskParams, GetTaskResult, ListToolsResult, PaginatedRequestParams,
         ServerCapabilities, ServerConfig,
     },
-    schemars::{self, JsonSchema},
+    schemars::JsonSchema,
     service::RequestContext,
     transport::streamable_http_server::{
         StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
@@ -74,7 +75,10 @@ impl Levers {
     }
 
     fn note(&self, line: &str) {
-        let file = OpenOptions::new().append(true).create(true).open(self.0.join("received"));
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.0.join("received"));
         let line = format!("{line}\n");
         // One write of a short line to a file opened for appending is not torn.
         file.and_then(|mut file| file.write_all(line.as_bytes()))
@@ -95,7 +99,9 @@ impl Principal for Who {
     ) -> Authorised<'a> {
         let parts = context.extensions.get::<http::request::Parts>();
         let header = parts.and_then(|parts| parts.headers.get("x-principal"));
-        let name = header.and_then(|name| name.to_str().ok()).unwrap_or("local");
+        let name = header
+            .and_then(|name| name.to_str().ok())
+            .unwrap_or("local");
         let scope = match self.0.is_set(&format!("deny-{name}")) {
             true => Err(Denial::new("the caller has no access")),
             false => Ok(name.parse::<Scope>().expect("the name is a scope")),
@@ -113,14 +119,15 @@ struct Shop {
 
 impl Shop {
     async fn open(levers: Levers) -> Result<Self, Box<dyn std::error::Error>> {
-        let ledger = SqliteLedger::open(levers.0.join("shop.db")).await?;
+        let ledger = SqliteLedger::open(levers.0.join("shop.db"), SqliteSettings::default())?;
         ledger
-            .write(|tx| {
-                Ok(tx.execute_batch(
+            .transaction(|tx| {
+                let made = tx.execute_batch(
                     "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL);
                      CREATE TABLE IF NOT EXISTS counted (work TEXT NOT NULL, number INTEGER NOT NULL);
                      CREATE TABLE IF NOT EXISTS begun (work TEXT NOT NULL);",
-                )?)
+                );
+                made.map_err(|error| LedgerError::Unavailable(error.to_string().into()))
             })
             .await?;
         let who = Who(levers.clone());
@@ -130,7 +137,7 @@ impl Shop {
         });
         let order = Definition::<Order, Ordered>::new("create_order", "Orders one item.")
             .kept_for(kept, Duration::from_secs(3600));
-        let order = ledger.tool(order, who.clone(), |tx, order: Order, _| {
+        let order = ledger.tool(&order, who.clone(), |tx, order: Order, _| {
             tx.execute("INSERT INTO orders (item) VALUES (?1)", [&order.item])?;
             Ok(Ordered {
                 order: tx.last_insert_rowid(),
@@ -140,7 +147,10 @@ impl Shop {
         for (name, resumes) in [("count", false), ("count_on", true)] {
             let definition = Definition::<Count, Counted>::new(name, "Counts.");
             let mut work = LongWork::new(definition).begins_with(|tx, _, call| {
-                tx.execute("INSERT INTO begun (work) VALUES (?1)", [call.id().to_string()])?;
+                tx.execute(
+                    "INSERT INTO begun (work) VALUES (?1)",
+                    [call.id().to_string()],
+                )?;
                 Ok(())
             });
             if resumes {
@@ -174,17 +184,27 @@ async fn count(
         }
         let id = id.clone();
         work.commit(json!(number), move |tx| {
-            tx.execute("INSERT INTO counted (work, number) VALUES (?1, ?2)", (id, number))?;
+            tx.execute(
+                "INSERT INTO counted (work, number) VALUES (?1, ?2)",
+                (id, number),
+            )?;
             Ok(())
         })
         .await?;
-        work.progress(f64::from(number) / f64::from(to), format!("{number} of {to}")).await?;
+        work.progress(
+            f64::from(number) / f64::from(to),
+            format!("{number} of {to}"),
+        )
+        .await?;
     }
     if work.cancel_requested() {
         return Ok(End::Stopped);
     }
     Ok(End::done(move |tx| {
-        tx.execute("INSERT INTO counted (work, number) VALUES (?1, ?2)", (id, to))?;
+        tx.execute(
+            "INSERT INTO counted (work, number) VALUES (?1, ?2)",
+            (id, to),
+        )?;
         Ok(Counted { counted: to })
     }))
 }
@@ -224,7 +244,10 @@ impl ServerHandler for Shop {
         if self.levers.take("die-before") {
             std::process::exit(1);
         }
-        let answer = self.router.call(ToolCallContext::new(self, params, context)).await;
+        let answer = self
+            .router
+            .call(ToolCallContext::new(self, params, context))
+            .await;
         if self.levers.take("die-late") {
             tokio::time::sleep(Duration::from_millis(1_100)).await;
             std::process::exit(1);
@@ -245,7 +268,11 @@ impl ServerHandler for Shop {
     ) -> Result<CustomResult, ErrorData> {
         self.levers.note(&format!("request {}", request.method));
         if self.levers.is_set("no-look-up") {
-            return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None));
+            return Err(ErrorData::new(
+                ErrorCode::METHOD_NOT_FOUND,
+                request.method,
+                None,
+            ));
         }
         self.desk.on_custom_request(request, &context).await
     }
@@ -273,11 +300,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [wire, directory] = &arguments[..] else {
         return Err("desk_server stdio|http DIR".into());
     };
-    std::fs::write(Path::new(directory).join("pid"), std::process::id().to_string())?;
+    std::fs::write(
+        Path::new(directory).join("pid"),
+        std::process::id().to_string(),
+    )?;
     let levers = Levers(Arc::new(Path::new(directory).to_owned()));
     let shop = Shop::open(levers).await?;
     if wire == "stdio" {
-        shop.serve(rmcp::transport::stdio()).await?.waiting().await?;
+        shop.serve(rmcp::transport::stdio())
+            .await?
+            .waiting()
+            .await?;
         return Ok(());
     }
     let directory = shop.levers.0.as_ref().clone();

@@ -117,7 +117,9 @@ impl Shop {
     /// How many lines of what it received begin like this.
     pub fn received(&self, beginning: &str) -> usize {
         let text = std::fs::read_to_string(self.dir.path().join("received")).unwrap_or_default();
-        text.lines().filter(|line| line.starts_with(beginning)).count()
+        text.lines()
+            .filter(|line| line.starts_with(beginning))
+            .count()
     }
 
     /// A number from the shop's own tables.
@@ -125,8 +127,10 @@ impl Shop {
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
         let shop = rusqlite::Connection::open_with_flags(self.dir.path().join("shop.db"), flags)
             .expect("the database is there");
-        shop.busy_timeout(Duration::from_secs(10)).expect("it can wait");
-        shop.query_row(sql, [], |row| row.get(0)).expect("it is a number")
+        shop.busy_timeout(Duration::from_secs(10))
+            .expect("it can wait");
+        shop.query_row(sql, [], |row| row.get(0))
+            .expect("it is a number")
     }
 }
 

@@ -10,18 +10,12 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    End, Run, Start, Work,
+    End, Run, Work,
     rows::{Last, Left, Rows},
 };
 use crate::{
     operation::OperationId,
-    receipts::{
-        Answer, Arrival, Call, Failure, Identity, Ledger, LedgerError, Standing,
-        definition::Terms,
-        flight::Flights,
-        run::{Running, Runs},
-        tool::parse,
-    },
+    receipts::{Answer, Arrival, Failure, Identity, LedgerError, Standing, tool::parse},
 };
 
 /// The works of one tool in this process.
@@ -50,20 +44,8 @@ impl Live {
 /// Begins works, runs them, and writes down how they end.
 pub(super) struct Driver<A, O> {
     pub(super) rows: Arc<Rows>,
-    pub(super) start: Start<A>,
     pub(super) run: Run<A, O>,
     pub(super) live: Arc<Live>,
-}
-
-impl<A, O> Clone for Driver<A, O> {
-    fn clone(&self) -> Self {
-        Self {
-            rows: Arc::clone(&self.rows),
-            start: Arc::clone(&self.start),
-            run: Arc::clone(&self.run),
-            live: Arc::clone(&self.live),
-        }
-    }
 }
 
 impl<A, O> Driver<A, O>
@@ -74,11 +56,7 @@ where
     /// Takes over what processes that are gone have left.
     pub(super) async fn take_over(&self, resumes: bool) -> Result<(), LedgerError> {
         for left in self.rows.left_behind().await? {
-            let Left {
-                id,
-                identity,
-                row,
-            } = left;
+            let Left { id, identity, row } = left;
             match parse::<A>(&row.arguments) {
                 Ok(arguments) if resumes && self.rows.take(id, &row.host).await? => {
                     let asked = row.cancel_requested;
@@ -91,6 +69,24 @@ where
             }
         }
         Ok(())
+    }
+
+    /// Runs the work of a start that was the first of its key.
+    pub(super) fn begun(&self, arrival: &Arrival, answer: &Answer) {
+        let Answer::Kept {
+            receipt,
+            replayed: false,
+        } = answer
+        else {
+            return;
+        };
+        // It was parsed when it was admitted.
+        if receipt.standing == Standing::Running
+            && let Ok(arguments) = parse::<A>(&arrival.arguments)
+        {
+            let identity = arrival.identity.clone();
+            self.drive(receipt.id, identity, arguments, None, false);
+        }
     }
 
     /// Runs a work that the ledger has.
@@ -142,39 +138,5 @@ pub(super) fn failed(failure: Failure) -> Standing {
                 message: other.to_string(),
             }
         }
-    }
-}
-
-impl<A, O> Runs for Driver<A, O>
-where
-    A: DeserializeOwned + Send + 'static,
-    O: Serialize + Send + 'static,
-{
-    fn flights(&self) -> &Arc<Flights> {
-        self.rows.flights()
-    }
-
-    fn ledger(&self) -> Arc<dyn Ledger> {
-        self.rows.ledger()
-    }
-
-    fn run(&self, arrival: Arrival, call: Call, terms: Arc<Terms>) -> Running {
-        let driver = self.clone();
-        Box::pin(async move {
-            // It was parsed when it was admitted.
-            let Ok(arguments) = parse::<A>(&arrival.arguments) else {
-                return driver.rows.unparsed();
-            };
-            let identity = arrival.identity.clone();
-            let start = Arc::clone(&driver.start);
-            let (answer, arguments) = driver
-                .rows
-                .start(arrival, call, terms, arguments, start)
-                .await;
-            if let (Answer::Kept { receipt, .. }, Some(arguments)) = (&answer, arguments) {
-                driver.drive(receipt.id, identity, arguments, None, false);
-            }
-            answer
-        })
     }
 }

@@ -62,7 +62,10 @@ impl Host {
             return true;
         }
         match File::open(directory.join(other)) {
-            Ok(file) => !matches!(file.try_lock(), Err(TryLockError::WouldBlock | TryLockError::Error(_))),
+            Ok(file) => !matches!(
+                file.try_lock(),
+                Err(TryLockError::WouldBlock | TryLockError::Error(_))
+            ),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }

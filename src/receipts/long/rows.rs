@@ -1,16 +1,17 @@
 //! What the ledger keeps of a long work beside its receipt, while it runs.
 
 use std::{
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
-    LastWrites, LongWorkError, Start,
+    LastWrites, LongWorkError,
     drive::failed,
     host::Host,
     state::{Row, Seen},
@@ -18,11 +19,8 @@ use super::{
 use crate::{
     operation::OperationId,
     receipts::{
-        Answer, Arrival, Call, Failure, Identity, Ledger, LedgerError, NotKept, SqliteLedger,
-        Standing,
-        definition::Terms,
-        flight::Flights,
-        receipt::millis,
+        Call, Failure, Identity, LedgerError, Receipt, SqliteLedger, Standing, definition::Terms,
+        receipt::millis, sqlite::rows as receipts,
     },
 };
 
@@ -72,29 +70,47 @@ impl Last {
 
 impl Rows {
     pub(super) async fn open(ledger: &SqliteLedger, terms: &Terms) -> Result<Self, LongWorkError> {
-        let host = Host::of(ledger.path())?;
+        let file = ledger
+            .transaction(|tx| Ok(tx.path().filter(|it| !it.is_empty()).map(PathBuf::from)))
+            .await?;
+        let host = Host::of(file.as_deref())?;
         let inspect = terms.wording.inspect.clone();
         let rows = Self {
             ledger: ledger.clone(),
             host,
             tool: Arc::clone(&terms.name),
             inspect: inspect.unwrap_or_else(|| {
-                "The process that ran it ended. Inspect what this operation would have changed.".into()
+                "The process that ran it ended. Inspect what this operation would have changed."
+                    .into()
             }),
         };
-        rows.ledger
-            .write(|tx| Ok(tx.execute_batch(TABLE)?))
+        rows.write(|tx| Ok(tx.execute_batch(TABLE)?))
             .await
             .map_err(ledger_error)?;
         Ok(rows)
     }
 
-    pub(super) fn flights(&self) -> &Arc<Flights> {
-        self.ledger.flights()
-    }
-
-    pub(super) fn ledger(&self) -> Arc<dyn Ledger> {
-        Arc::new(self.ledger.clone())
+    /// Writes in a transaction of its own, or not at all where `act` fails.
+    async fn write<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Transaction<'_>) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let said = Arc::new(Mutex::new(None));
+        let says = Arc::clone(&said);
+        let done = self.ledger.transaction(move |tx| {
+            act(tx).map_err(|failure| {
+                *says.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+                // Whatever it is, it rolls back.
+                LedgerError::Busy
+            })
+        });
+        done.await.map_err(|error| {
+            let said = said.lock().unwrap_or_else(PoisonError::into_inner).take();
+            said.unwrap_or_else(|| match error {
+                LedgerError::Busy => Failure::Busy,
+                other => Failure::failed(other),
+            })
+        })
     }
 
     /// Nobody knows what became of it.
@@ -104,43 +120,25 @@ impl Rows {
         }
     }
 
-    pub(super) fn unparsed(&self) -> Answer {
-        Answer::NotKept(NotKept::Invalid("the arguments are not what it takes".into()))
-    }
-
-    /// Writes the receipt of a start that is the first of its key, the work's row, and what the author
-    /// writes with it. The arguments come back where it was that.
-    pub(super) async fn start<A: Send + 'static>(
+    /// Writes the row of a work in the transaction of its start.
+    pub(super) fn begin(
         &self,
-        arrival: Arrival,
-        call: Call,
-        terms: Arc<Terms>,
-        arguments: A,
-        start: Start<A>,
-    ) -> (Answer, Option<A>) {
-        let (id, tool, host) = (arrival.id, Arc::clone(&self.tool), self.host.name().to_owned());
-        let said = Value::Object(arrival.arguments.clone()).to_string();
-        let begun: Arc<Mutex<Option<A>>> = Arc::new(Mutex::new(Some(arguments)));
-        let taken = Arc::clone(&begun);
-        let answer = self
-            .ledger
-            .run(arrival, terms, move |tx| {
-                let arguments = taken.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(arguments) = &*arguments {
-                    start(tx, arguments, &call)?;
-                }
-                tx.prepare_cached(
-                    "INSERT INTO mcp_receipts_work (id, tool, host, arguments, updated_at) \
-                     VALUES (?1, ?2, ?3, ?4, ?5)",
-                )?
-                .execute(params![id.to_string(), &*tool, host, said, millis(SystemTime::now())])?;
-                Ok(Standing::Running)
-            })
-            .await;
-        let first = matches!(&answer, Answer::Kept { receipt, replayed: false }
-            if receipt.id == id && receipt.standing == Standing::Running);
-        let arguments = begun.lock().unwrap_or_else(PoisonError::into_inner).take();
-        (answer, arguments.filter(|_| first))
+        tx: &Transaction<'_>,
+        call: &Call,
+        arguments: Map<String, Value>,
+    ) -> Result<(), Failure> {
+        tx.prepare_cached(
+            "INSERT INTO mcp_receipts_work (id, tool, host, arguments, updated_at) \
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![
+            call.id().to_string(),
+            &*self.tool,
+            self.host.name(),
+            Value::Object(arguments).to_string(),
+            millis(SystemTime::now())
+        ])?;
+        Ok(())
     }
 
     /// Says how far a work is. The answer is whether it was asked to stop.
@@ -152,20 +150,25 @@ impl Rows {
     ) -> Result<bool, Failure> {
         let host = self.host.name().to_owned();
         let done = done.clamp(0.0, 1.0);
-        self.ledger
-            .write(move |tx| {
-                tx.prepare_cached(
-                    "UPDATE mcp_receipts_work SET done = ?3, message = ?4, updated_at = ?5 \
+        self.write(move |tx| {
+            tx.prepare_cached(
+                "UPDATE mcp_receipts_work SET done = ?3, message = ?4, updated_at = ?5 \
                      WHERE id = ?1 AND host = ?2 RETURNING cancel_requested",
-                )?
-                .query_row(
-                    params![id.to_string(), host, done, message, millis(SystemTime::now())],
-                    |row| row.get(0),
-                )
-                .optional()?
-                .ok_or_else(elsewhere)
-            })
-            .await
+            )?
+            .query_row(
+                params![
+                    id.to_string(),
+                    host,
+                    done,
+                    message,
+                    millis(SystemTime::now())
+                ],
+                |row| row.get(0),
+            )
+            .optional()?
+            .ok_or_else(elsewhere)
+        })
+        .await
     }
 
     /// Commits what a work has done so far, with what it goes on from.
@@ -176,27 +179,26 @@ impl Rows {
         writes: impl FnOnce(&Transaction<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<(T, bool), Failure> {
         let host = self.host.name().to_owned();
-        self.ledger
-            .write(move |tx| {
-                let asked: bool = tx
-                    .prepare_cached(
-                        "UPDATE mcp_receipts_work SET checkpoint = ?3, updated_at = ?4 \
+        self.write(move |tx| {
+            let asked: bool = tx
+                .prepare_cached(
+                    "UPDATE mcp_receipts_work SET checkpoint = ?3, updated_at = ?4 \
                          WHERE id = ?1 AND host = ?2 RETURNING cancel_requested",
-                    )?
-                    .query_row(
-                        params![
-                            id.to_string(),
-                            host,
-                            checkpoint.to_string(),
-                            millis(SystemTime::now())
-                        ],
-                        |row| row.get(0),
-                    )
-                    .optional()?
-                    .ok_or_else(elsewhere)?;
-                Ok((writes(tx)?, asked))
-            })
-            .await
+                )?
+                .query_row(
+                    params![
+                        id.to_string(),
+                        host,
+                        checkpoint.to_string(),
+                        millis(SystemTime::now())
+                    ],
+                    |row| row.get(0),
+                )
+                .optional()?
+                .ok_or_else(elsewhere)?;
+            Ok((writes(tx)?, asked))
+        })
+        .await
     }
 
     /// Writes how a work ended, for as long as it takes: in one transaction with its last writes. Where
@@ -205,8 +207,12 @@ impl Rows {
         let last = Arc::new(Mutex::new(Some(last)));
         let mut wait = AGAIN.0;
         loop {
-            let (once, host, unknown) = (Arc::clone(&last), self.host.name().to_owned(), self.unknown());
-            let written = self.ledger.write(move |tx| {
+            let (once, host, unknown) = (
+                Arc::clone(&last),
+                self.host.name().to_owned(),
+                self.unknown(),
+            );
+            let written = self.write(move |tx| {
                 if row_of(tx, id)?.is_none_or(|row| row.host != host) {
                     // It is not this host's any more.
                     return Ok(());
@@ -222,7 +228,7 @@ impl Rows {
                     // They were made once, and that was not committed.
                     None => unknown,
                 };
-                SqliteLedger::settle_in(tx, id, &standing)?;
+                settle(tx, id, &standing)?;
                 forget(tx, id)
             });
             match written.await {
@@ -253,41 +259,40 @@ impl Rows {
     }
 
     async fn read(&self, id: OperationId) -> Result<Option<Seen>, LedgerError> {
-        self.ledger
-            .write(move |tx| {
-                let receipt = SqliteLedger::receipt_in(tx, id)?;
-                let row = row_of(tx, id)?;
-                Ok(receipt.map(|receipt| Seen { receipt, row }))
-            })
-            .await
-            .map_err(ledger_error)
+        self.write(move |tx| {
+            let receipt = receipt_of(tx, id)?;
+            let row = row_of(tx, id)?;
+            Ok(receipt.map(|receipt| Seen { receipt, row }))
+        })
+        .await
+        .map_err(ledger_error)
     }
 
     /// Writes down that a work is asked to stop.
     pub(super) async fn ask_to_stop(&self, id: OperationId) -> Result<(), LedgerError> {
-        self.ledger
-            .write(move |tx| {
-                tx.prepare_cached(
-                    "UPDATE mcp_receipts_work SET cancel_requested = 1, updated_at = ?2 WHERE id = ?1",
-                )?
-                .execute(params![id.to_string(), millis(SystemTime::now())])?;
-                Ok(())
-            })
-            .await
-            .map_err(ledger_error)
+        self.write(move |tx| {
+            tx.prepare_cached(
+                "UPDATE mcp_receipts_work SET cancel_requested = 1, updated_at = ?2 WHERE id = ?1",
+            )?
+            .execute(params![id.to_string(), millis(SystemTime::now())])?;
+            Ok(())
+        })
+        .await
+        .map_err(ledger_error)
     }
 
     /// The works of this tool whose process is gone.
     pub(super) async fn left_behind(&self) -> Result<Vec<Left>, LedgerError> {
         let tool = Arc::clone(&self.tool);
-        let all = self.ledger.write(move |tx| {
-            let mut ids = tx.prepare("SELECT id FROM mcp_receipts_work WHERE tool = ?1 ORDER BY id")?;
+        let all = self.write(move |tx| {
+            let mut ids =
+                tx.prepare("SELECT id FROM mcp_receipts_work WHERE tool = ?1 ORDER BY id")?;
             let ids: Vec<String> = ids
                 .query_map([&*tool], |row| row.get(0))?
                 .collect::<Result<_, _>>()?;
             let mut all = Vec::new();
             for id in ids.iter().filter_map(|id| id.parse().ok()) {
-                if let (Some(row), Some(receipt)) = (row_of(tx, id)?, SqliteLedger::receipt_in(tx, id)?) {
+                if let (Some(row), Some(receipt)) = (row_of(tx, id)?, receipt_of(tx, id)?) {
                     let identity = receipt.identity;
                     all.push(Left { id, identity, row });
                 }
@@ -302,16 +307,15 @@ impl Rows {
     /// Takes a work over from a host that is gone. `false`: somebody else has.
     pub(super) async fn take(&self, id: OperationId, from: &str) -> Result<bool, LedgerError> {
         let (from, host) = (from.to_owned(), self.host.name().to_owned());
-        self.ledger
-            .write(move |tx| {
-                let taken = tx.execute(
-                    "UPDATE mcp_receipts_work SET host = ?3 WHERE id = ?1 AND host = ?2",
-                    params![id.to_string(), from, host],
-                )?;
-                Ok(taken == 1)
-            })
-            .await
-            .map_err(ledger_error)
+        self.write(move |tx| {
+            let taken = tx.execute(
+                "UPDATE mcp_receipts_work SET host = ?3 WHERE id = ?1 AND host = ?2",
+                params![id.to_string(), from, host],
+            )?;
+            Ok(taken == 1)
+        })
+        .await
+        .map_err(ledger_error)
     }
 
     /// Writes down that nobody knows what became of a work whose host is gone.
@@ -319,17 +323,16 @@ impl Rows {
         let seen = self.read(id).await?;
         let from = seen.and_then(|seen| seen.row).map(|row| row.host);
         let unknown = self.unknown();
-        self.ledger
-            .write(move |tx| {
-                // Whoever took it over in between has it.
-                if row_of(tx, id)?.map(|row| row.host) == from {
-                    SqliteLedger::settle_in(tx, id, &unknown)?;
-                    forget(tx, id)?;
-                }
-                Ok(())
-            })
-            .await
-            .map_err(ledger_error)
+        self.write(move |tx| {
+            // Whoever took it over in between has it.
+            if row_of(tx, id)?.map(|row| row.host) == from {
+                settle(tx, id, &unknown)?;
+                forget(tx, id)?;
+            }
+            Ok(())
+        })
+        .await
+        .map_err(ledger_error)
     }
 }
 
@@ -349,6 +352,15 @@ fn last_writes(
             Ok(failed(failure))
         }
     }
+}
+
+fn settle(tx: &Transaction<'_>, id: OperationId, standing: &Standing) -> Result<(), Failure> {
+    let settled = receipts::settle(tx, id, standing, SystemTime::now());
+    settled.map(drop).map_err(Failure::failed)
+}
+
+fn receipt_of(tx: &Transaction<'_>, id: OperationId) -> Result<Option<Receipt>, Failure> {
+    receipts::by_id(tx, id).map_err(Failure::failed)
 }
 
 fn row_of(tx: &Transaction<'_>, id: OperationId) -> Result<Option<Row>, Failure> {

@@ -1,8 +1,7 @@
 //! What a long work's callers see of it: its receipt, and where it runs.
 
 use rmcp::model::{CallToolResult, DetailedTask, JsonObject, Task, TaskPayload};
-use rmcp::schemars::{self, JsonSchema};
-use serde::{Deserialize, Serialize};
+use rmcp::schemars::JsonSchema;
 use serde_json::Value;
 
 use super::super::{
@@ -45,15 +44,16 @@ pub(crate) struct Seen {
 }
 
 /// The structured content of the tools that read and cancel.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[expect(dead_code, reason = "it is their schema")]
 pub(super) struct LongWire<O> {
     #[serde(flatten)]
     wire: Wire<O>,
     /// Whether it was asked to stop while it is under way. That stops nothing by itself.
     cancel_requested: bool,
     /// How far it is, from 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(default)]
     done: Option<f64>,
 }
 
@@ -77,23 +77,22 @@ impl Seen {
 
     /// What its start is answered with once more.
     pub(crate) fn result(&self, terms: &Terms) -> CallToolResult {
+        self.answer(terms, true)
+    }
+
+    fn answer(&self, terms: &Terms, replayed: bool) -> CallToolResult {
         let receipt = std::sync::Arc::new(self.receipt.clone());
-        Answer::Kept {
-            receipt,
-            replayed: true,
-        }
-        .into_result(terms)
+        Answer::Kept { receipt, replayed }.into_result(terms)
     }
 
     /// What the tools that read and cancel answer with: looking at something is no failure, whatever it
     /// looks like.
     pub(super) fn reading(&self, terms: &Terms) -> CallToolResult {
-        let mut result = self.result(terms);
+        // Nothing is run or replayed by looking.
+        let mut result = self.answer(terms, false);
         result.is_error = Some(false);
         let row = self.row.as_ref().filter(|_| !self.is_over());
         if let Some(Value::Object(said)) = &mut result.structured_content {
-            // Nothing is run or replayed by looking.
-            said.insert("replayed".into(), false.into());
             let asked = self.cancel_requested();
             said.insert("cancel_requested".into(), asked.into());
             if let Some(done) = row.and_then(|row| row.done) {

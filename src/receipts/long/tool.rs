@@ -9,20 +9,17 @@ use rmcp::{
     schemars::JsonSchema,
     service::RequestContext,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    drive::{Driver, Live},
+    drive::Live,
     rows::Rows,
     state::{LongWire, Seen},
 };
 use crate::{
     operation::{IdempotencyKey, OperationId},
-    receipts::{
-        Answer, Definition, DefinitionError, Identity, NotKept, Principal, ReceiptTool, Scope,
-        Standing, Status, answer::Wire,
-    },
+    receipts::{Answer, Identity, LedgerError, NotKept, ReceiptTool, Scope, Standing, Status},
 };
 
 /// The three tools of a long work: start, read, cancel. Cheap to clone: clones are one.
@@ -36,16 +33,13 @@ pub struct LongTool {
 }
 
 impl LongTool {
-    pub(super) fn new<A, O>(
-        definition: &Definition<A, O>,
-        principal: impl Principal,
-        driver: Arc<Driver<A, O>>,
-    ) -> Result<Self, DefinitionError>
-    where
-        A: DeserializeOwned + JsonSchema + Send + 'static,
-        O: Serialize + JsonSchema + Send + 'static,
-    {
-        let name = &definition.terms.name;
+    /// With `O` as what the work answers with.
+    pub(super) fn new<O: Serialize + JsonSchema + 'static>(
+        start: ReceiptTool,
+        rows: Arc<Rows>,
+        live: Arc<Live>,
+    ) -> Self {
+        let name = &start.terms().name;
         let input = handle_schema();
         let output = schema_for_output::<LongWire<O>>();
         let read = Tool::new(
@@ -68,14 +62,13 @@ impl LongTool {
         )
         .with_raw_output_schema(output)
         .with_annotations(ToolAnnotations::new().idempotent(true).destructive(false));
-        let (rows, live) = (Arc::clone(&driver.rows), Arc::clone(&driver.live));
-        Ok(Self {
-            start: ReceiptTool::new(definition, principal, driver)?,
+        Self {
+            start,
             read: Arc::new(read),
             cancel: Arc::new(cancel),
             rows,
             live,
-        })
+        }
     }
 
     /// The tool that starts it.
@@ -95,24 +88,18 @@ impl LongTool {
     pub fn routes<S: Send + Sync + 'static>(&self) -> [ToolRoute<S>; 3] {
         let route = |tool: &Tool, which: Which| {
             let long = self.clone();
-            let call = move |context: ToolCallContext<'_, S>| {
+            ToolRoute::new_dyn(tool.clone(), move |call: ToolCallContext<'_, S>| {
                 let long = long.clone();
-                let ToolCallContext {
-                    request_context,
-                    arguments,
-                    ..
-                } = context;
-                let answered: rmcp::service::MaybeBoxFuture<'_, _> = Box::pin(async move {
-                    let arguments = arguments.unwrap_or_default();
+                let arguments = call.arguments.unwrap_or_default();
+                let context = call.request_context;
+                Box::pin(async move {
                     Ok(match which {
-                        Which::Start => long.begin(arguments, &request_context).await,
-                        Which::Read => long.look(arguments, &request_context, false).await.into(),
-                        Which::Cancel => long.look(arguments, &request_context, true).await.into(),
+                        Which::Start => long.begin(arguments, &context).await,
+                        Which::Read => long.look(arguments, &context, false).await.into(),
+                        Which::Cancel => long.look(arguments, &context, true).await.into(),
                     })
-                });
-                answered
-            };
-            ToolRoute::new_dyn(tool.clone(), call)
+                })
+            })
         };
         [
             route(self.start.tool(), Which::Start),
@@ -172,7 +159,7 @@ impl LongTool {
         }
     }
 
-    async fn find(&self, by: &By, scope: &Scope) -> Result<Option<Seen>, crate::receipts::LedgerError> {
+    async fn find(&self, by: &By, scope: &Scope) -> Result<Option<Seen>, LedgerError> {
         let ledger = self.start.ledger();
         let name = &self.start.terms().name;
         let receipt = match by {
@@ -200,7 +187,7 @@ impl LongTool {
         &self,
         key: IdempotencyKey,
         scope: &Scope,
-    ) -> Result<Option<Seen>, crate::receipts::LedgerError> {
+    ) -> Result<Option<Seen>, LedgerError> {
         self.find(&By::Key(key), scope).await
     }
 
@@ -209,15 +196,12 @@ impl LongTool {
         &self,
         id: OperationId,
         scope: &Scope,
-    ) -> Result<Option<Seen>, crate::receipts::LedgerError> {
+    ) -> Result<Option<Seen>, LedgerError> {
         self.find(&By::Operation(id), scope).await
     }
 
     /// Writes down that it is to stop, tells it so if it is here, and looks at it again.
-    pub(crate) async fn ask_to_stop(
-        &self,
-        seen: &Seen,
-    ) -> Result<Option<Seen>, crate::receipts::LedgerError> {
+    pub(crate) async fn ask_to_stop(&self, seen: &Seen) -> Result<Option<Seen>, LedgerError> {
         let id = seen.receipt.id;
         if !seen.is_over() {
             self.rows.ask_to_stop(id).await?;
@@ -242,7 +226,11 @@ enum By {
 
 impl By {
     fn read(arguments: &Map<String, Value>) -> Result<Self, String> {
-        let text = |name| arguments.get(name).map(|it| it.as_str().unwrap_or_default());
+        let text = |name| {
+            arguments
+                .get(name)
+                .map(|it| it.as_str().unwrap_or_default())
+        };
         match (text("operation_id"), text("idempotency_key")) {
             (Some(id), None) => match id.parse() {
                 Ok(id) => Ok(Self::Operation(id)),
@@ -280,11 +268,15 @@ fn handle_schema() -> Arc<Map<String, Value>> {
 
 /// Whether the client takes tasks for answers, in this session or this request.
 pub(crate) fn has_tasks(context: &RequestContext<RoleServer>) -> bool {
-    context.client_capabilities().is_some_and(|it| it.supports_tasks())
+    context
+        .client_capabilities()
+        .is_some_and(|it| it.supports_tasks())
 }
 
 impl fmt::Debug for LongTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LongTool").field("start", &self.start).finish_non_exhaustive()
+        f.debug_struct("LongTool")
+            .field("start", &self.start)
+            .finish_non_exhaustive()
     }
 }

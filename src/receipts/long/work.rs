@@ -39,7 +39,9 @@ pub type LastWrites<O> = Box<dyn FnOnce(&Transaction<'_>) -> Result<O, Failure> 
 impl<O> End<O> {
     /// It is done, when these writes are made. They are made once, on the ledger's writer, and nothing
     /// may be waited for in them.
-    pub fn done(writes: impl FnOnce(&Transaction<'_>) -> Result<O, Failure> + Send + 'static) -> Self {
+    pub fn done(
+        writes: impl FnOnce(&Transaction<'_>) -> Result<O, Failure> + Send + 'static,
+    ) -> Self {
         Self::Done(Box::new(writes))
     }
 
@@ -112,7 +114,11 @@ impl<A> Work<A> {
     /// # Cancel safety
     ///
     /// It may be written all the same.
-    pub async fn progress(&self, done: f64, message: impl Into<String> + Send) -> Result<(), Failure> {
+    pub async fn progress(
+        &self,
+        done: f64,
+        message: impl Into<String> + Send,
+    ) -> Result<(), Failure> {
         let message = message.into();
         self.heard(self.rows.progress(self.id, done, message).await?);
         Ok(())
@@ -148,6 +154,8 @@ impl<A> Work<A> {
 impl<A> fmt::Debug for Work<A> {
     /// Shows the operation, and nothing of what was asked.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Work")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
