@@ -7,13 +7,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+#[cfg(feature = "sqlite")]
+use rmcp::model::{CancelTaskParams, GetTaskParams, GetTaskResult, TASKS_EXTENSION_ID};
 use rmcp::{
     ErrorData, RoleServer,
     handler::server::tool::ToolRouter,
-    model::{
-        CancelTaskParams, CustomRequest, CustomResult, ErrorCode, GetTaskParams, GetTaskResult,
-        ServerCapabilities, TASKS_EXTENSION_ID,
-    },
+    model::{CustomRequest, CustomResult, ErrorCode, ServerCapabilities},
     service::RequestContext,
 };
 use serde_json::{Map, Value};
