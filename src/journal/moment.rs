@@ -14,10 +14,6 @@ pub(super) fn written(at: SystemTime) -> String {
     humantime::format_rfc3339_nanos(nearest).to_string()
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
 pub(super) fn serialize<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&written(*at))
 }
