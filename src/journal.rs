@@ -7,6 +7,8 @@
 //! asked of the supervisor or of the connection.
 
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod record;
 pub mod seam;
 mod store;
@@ -22,6 +24,8 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresSettings, PostgresStore};
 pub use record::{Entry, Fact, Failure, Intent, Kept, Owner, Record, Settler};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;
