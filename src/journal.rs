@@ -7,6 +7,7 @@
 //! asked of the supervisor or of the connection.
 
 mod memory;
+mod moment;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
@@ -26,7 +27,7 @@ use tokio::sync::Notify;
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresSettings, PostgresStore};
-pub use record::{Entry, Fact, Failure, Intent, Kept, Owner, Record, Settler};
+pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;
 

@@ -13,6 +13,7 @@
 //! after somebody was told that its outcome is unknown.
 
 mod database;
+mod doubt;
 mod fault;
 mod lease;
 mod migrate;
@@ -38,7 +39,7 @@ use super::{
     table::State,
 };
 use crate::operation::{AttemptId, OperationId};
-use {database::Database, lease::Lease, sql::Sql, write::Desk};
+use {database::Database, doubt::Doubts, lease::Lease, sql::Sql, write::Desk};
 
 /// Keeps operations in PostgreSQL, for many hosts at a time.
 ///
@@ -83,6 +84,7 @@ impl PostgresStore {
         let desk = Desk {
             sql: Arc::new(Sql::of(&settings.schema)),
             lease: Arc::new(Lease::new(settings.margin)),
+            doubts: Doubts::default(),
             database,
         };
         lease::speak(&desk.lease, &desk.database, &desk.sql, &settings).await?;
@@ -90,6 +92,7 @@ impl PostgresStore {
             Arc::clone(&desk.lease),
             desk.database.clone(),
             Arc::clone(&desk.sql),
+            desk.doubts.clone(),
             settings,
         ));
         Ok(Self {

@@ -9,7 +9,13 @@ use std::{
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
-use super::{database::Database, settings::PostgresSettings, sql::Sql, take_over};
+use super::{
+    database::Database,
+    doubt::{self, Doubts},
+    settings::PostgresSettings,
+    sql::Sql,
+    take_over,
+};
 use crate::journal::StoreError;
 
 /// A name under which a host speaks, and until when it is believed to. Each name lives once.
@@ -78,12 +84,14 @@ pub(super) async fn keep(
     lease: Arc<Lease>,
     database: Database,
     sql: Arc<Sql>,
+    doubts: Doubts,
     settings: PostgresSettings,
 ) {
     let often = settings.lease / 3;
     loop {
         let spoke = speak(&lease, &database, &sql, &settings).await;
         if spoke.is_ok() {
+            doubt::settle(&doubts, &database, &sql, &settings).await;
             // What cannot be taken over now is found again in the next round, or by who looks for it.
             let _ = database.bounded(take_over::all(&database, &sql)).await;
         }

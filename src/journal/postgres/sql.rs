@@ -74,6 +74,7 @@ pub(super) struct Sql {
     pub(super) abandon: String,
     pub(super) accept: String,
     pub(super) rival: String,
+    pub(super) withdraw: String,
     pub(super) append: String,
     pub(super) standing: String,
     pub(super) claim: String,
@@ -189,6 +190,19 @@ impl Sql {
                 moved(6),
                 possible(6),
                 alive(3)
+            )),
+            // As far as it is the first attempt and the last that was recorded.
+            withdraw: of(format!(
+                "WITH moved AS (
+                     UPDATE {{s}}.operations o SET {}
+                     WHERE o.operation = $1::text::uuid AND o.host = $2::text AND {}
+                       AND ((o.entries = 0 AND o.accepted = $3::text::uuid) OR (o.entries = 1 AND EXISTS (
+                           SELECT FROM {{s}}.entries e WHERE e.row = o.row AND e.token = $3::text::uuid)))
+                     RETURNING o.row, o.entries
+                 ) INSERT INTO {{s}}.entries (row, token, number, entry)
+                   SELECT row, gen_random_uuid(), entries, $4::text FROM moved RETURNING 1",
+                moved(5),
+                possible(5)
             )),
             standing: of(format!(
                 "SELECT o.state, o.fence, o.held, o.host = $2::text AS ours, {} AS alive, EXISTS (

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{
     database::{Database, Given},
+    doubt::Doubts,
     fault::Fault,
     lease::{Lease, Tenure},
     moves::{self, Moves, word},
@@ -28,6 +29,7 @@ pub(super) struct Desk {
     pub(super) database: Database,
     pub(super) sql: Arc<Sql>,
     pub(super) lease: Arc<Lease>,
+    pub(super) doubts: Doubts,
 }
 
 /// A moment for another host's transaction to end.
@@ -42,84 +44,116 @@ fn still(tenure: &Tenure) -> Result<(), StoreError> {
     }
 }
 
+/// What is written of an intent.
+struct Accepting {
+    operation: String,
+    intent: String,
+    state: String,
+    entry: Option<String>,
+    token: String,
+}
+
+impl Accepting {
+    fn of(intent: &Intent, first: Option<AttemptId>) -> Result<Self, StoreError> {
+        let entry = first.map(|attempt| Entry {
+            at: SystemTime::now(),
+            fact: Fact::Dispatching { attempt },
+        });
+        Ok(Self {
+            operation: intent.operation.to_string(),
+            intent: written(intent)?,
+            state: word(match first {
+                Some(_) => State::Dispatching,
+                None => State::Accepted,
+            }),
+            entry: entry.as_ref().map(written).transpose()?,
+            token: Uuid::now_v7().to_string(),
+        })
+    }
+}
+
 impl Desk {
     pub(super) async fn accept(
         &self,
         intent: Intent,
         first: Option<AttemptId>,
     ) -> Result<Accepted, StoreError> {
-        let operation = intent.operation.to_string();
-        let connection = intent.connection.as_str();
-        let key = intent.key.as_ref().map(|key| key.as_str());
-        let text = written(&intent)?;
-        let state = word(match first {
-            Some(_) => State::Dispatching,
-            None => State::Accepted,
-        });
-        let entry = first.map(|attempt| Entry {
-            at: SystemTime::now(),
-            fact: Fact::Dispatching { attempt },
-        });
-        let entry = entry.as_ref().map(written).transpose()?;
-        let token = Uuid::now_v7().to_string();
+        let given = Accepting::of(&intent, first)?;
         loop {
             let tenure = self.lease.tenure().await?;
-            let host = &*tenure.host;
-            let rows = self
-                .database
-                .ask(
-                    &self.sql.accept,
-                    &[
-                        &operation,
-                        &connection,
-                        &key,
-                        &text,
-                        &state,
-                        &host,
-                        &entry,
-                        &token,
-                    ],
-                )
-                .await?;
-            let row = rows.first().ok_or_else(odd)?;
-            if let Some(row) = column::<Option<i64>>(row, "row")? {
-                still(&tenure)?;
-                return Ok(Accepted::New(Held {
-                    operation: intent.operation,
-                    row,
-                    fence: 1,
-                }));
+            let in_doubt = self
+                .doubts
+                .dispatch(intent.operation, &tenure.host, &given.token);
+            let accepted = self.accept_once(&tenure, &intent, &given).await?;
+            in_doubt.answered();
+            if let Some(accepted) = accepted {
+                return Ok(accepted);
             }
-            let alive: bool = column(row, "alive")?;
-            let rows = self
-                .database
-                .ask(&self.sql.rival, &[&operation, &connection, &key])
-                .await?;
-            let Some(rival) = rows.first().map(found).transpose()? else {
-                // The lease ended in the database, or the rival is gone since.
-                if !alive {
-                    self.lease.lost(&tenure);
-                }
-                continue;
-            };
-            if rival.accepted == token {
-                let ours = rival.record.owner.as_ref().is_some_and(|o| o.host == host);
-                if !ours || rival.fence != 1 || rival.is_orphan() {
-                    return Err(StoreError::Fenced);
-                }
-                still(&tenure)?;
-                return Ok(Accepted::New(Held {
-                    operation: intent.operation,
-                    row: rival.row,
-                    fence: 1,
-                }));
-            }
-            if rival.is_orphan() {
-                self.take_over().await?;
-                continue;
-            }
-            return Ok(Accepted::Found(Box::new(rival.record)));
         }
+    }
+
+    /// `None` where what stood in the way is gone since, or the lease ended: to be done again.
+    async fn accept_once(
+        &self,
+        tenure: &Tenure,
+        intent: &Intent,
+        given: &Accepting,
+    ) -> Result<Option<Accepted>, StoreError> {
+        let Accepting {
+            operation,
+            intent: text,
+            state,
+            entry,
+            token,
+        } = given;
+        let host = &*tenure.host;
+        let connection = intent.connection.as_str();
+        let key = intent.key.as_ref().map(|key| key.as_str());
+        let new = |row| {
+            still(tenure)?;
+            Ok(Some(Accepted::New(Held {
+                operation: intent.operation,
+                row,
+                fence: 1,
+            })))
+        };
+        let columns: Given<'_> = &[
+            operation,
+            &connection,
+            &key,
+            text,
+            state,
+            &host,
+            entry,
+            token,
+        ];
+        let rows = self.database.ask(&self.sql.accept, columns).await?;
+        let row = rows.first().ok_or_else(odd)?;
+        if let Some(row) = column::<Option<i64>>(row, "row")? {
+            return new(row);
+        }
+        let alive: bool = column(row, "alive")?;
+        let columns: Given<'_> = &[operation, &connection, &key];
+        let rows = self.database.ask(&self.sql.rival, columns).await?;
+        let Some(rival) = rows.first().map(found).transpose()? else {
+            // The lease ended in the database, or the rival is gone since.
+            if !alive {
+                self.lease.lost(tenure);
+            }
+            return Ok(None);
+        };
+        if rival.accepted == *token {
+            let ours = rival.record.owner.as_ref().is_some_and(|o| o.host == host);
+            return match ours && rival.fence == 1 && !rival.is_orphan() {
+                true => new(rival.row),
+                false => Err(StoreError::Fenced),
+            };
+        }
+        if rival.is_orphan() {
+            self.take_over().await?;
+            return Ok(None);
+        }
+        Ok(Some(Accepted::Found(Box::new(rival.record))))
     }
 
     pub(super) async fn append(&self, held: &Held, fact: Fact) -> Result<State, StoreError> {
@@ -127,34 +161,51 @@ impl Desk {
         let at = SystemTime::now();
         let entry = written(&Entry { at, fact })?;
         let token = Uuid::now_v7().to_string();
+        let tenure = self.lease.tenure().await?;
+        if event != Event::Dispatch {
+            return self
+                .append_under(&tenure, held, (event, at), &entry, &token)
+                .await;
+        }
+        let in_doubt = self.doubts.dispatch(held.operation, &tenure.host, &token);
+        let state = self
+            .append_under(&tenure, held, (event, at), &entry, &token)
+            .await?;
+        still(&tenure)?;
+        in_doubt.answered();
+        Ok(state)
+    }
+
+    async fn append_under(
+        &self,
+        tenure: &Tenure,
+        held: &Held,
+        (event, at): (Event, SystemTime),
+        entry: &String,
+        token: &String,
+    ) -> Result<State, StoreError> {
         let moves = Moves::of(event);
         let fence = i64::try_from(held.fence).map_err(|_| StoreError::Fenced)?;
         let operation = held.operation.to_string();
-        let tenure = self.lease.tenure().await?;
         let host = &*tenure.host;
+        let columns: Given<'_> = &[
+            &held.row,
+            &fence,
+            &host,
+            token,
+            entry,
+            &moves.from,
+            &moves.to,
+            &moves.frees,
+            &moves.lets_go,
+            &moves.settles,
+            &at,
+            &operation,
+        ];
         let mut tries = self.database.tries();
         loop {
             let lent = tries.connection().await?;
-            let moved = lent
-                .query(
-                    &self.sql.append,
-                    &[
-                        &held.row,
-                        &fence,
-                        &host,
-                        &token,
-                        &entry,
-                        &moves.from,
-                        &moves.to,
-                        &moves.frees,
-                        &moves.lets_go,
-                        &moves.settles,
-                        &at,
-                        &operation,
-                    ],
-                )
-                .await;
-            let moved = match moved {
+            let moved = match lent.query(&self.sql.append, columns).await {
                 Ok(rows) => {
                     lent.give_back();
                     rows
@@ -167,26 +218,18 @@ impl Desk {
                 }
             };
             if let Some(row) = moved.first() {
-                if event == Event::Dispatch {
-                    still(&tenure)?;
-                }
                 return moves::state(column(row, "state")?).ok_or_else(odd);
             }
-            let rows = self
-                .database
-                .ask(&self.sql.standing, &[&held.row, &host, &token, &operation])
-                .await?;
+            let asked: Given<'_> = &[&held.row, &host, token, &operation];
+            let rows = self.database.ask(&self.sql.standing, asked).await?;
             let row = rows.first().ok_or(StoreError::Fenced)?;
             let now = moves::state(column(row, "state")?).ok_or_else(odd)?;
-            let alive: bool = column(row, "alive")?;
             if column(row, "written")? {
-                if event == Event::Dispatch {
-                    still(&tenure)?;
-                }
                 return Ok(now);
             }
+            let alive: bool = column(row, "alive")?;
             if !alive {
-                self.lease.lost(&tenure);
+                self.lease.lost(tenure);
             }
             let ours: bool = column(row, "ours")?;
             if !alive || !ours || column::<i64>(row, "fence")? != fence {
