@@ -177,6 +177,64 @@ async fn a_server_that_is_away_is_a_clear_error_and_back_again_it_works() {
     .await;
 }
 
+#[tokio::test]
+async fn what_was_written_though_nobody_could_be_told_is_recorded_as_not_sent() {
+    let Some(schema) = Schema::new() else { return };
+    bounded(async {
+        let proxy = Proxy::to(&schema.url).await;
+        let mut settings = settings(&schema);
+        settings.lease = Duration::from_secs(6);
+        settings.margin = Duration::from_secs(1);
+        settings.within = Duration::from_secs(2);
+        let host = PostgresStore::connect_url(&proxy.url, settings).await;
+        let host = host.expect("it connects");
+        let looking = store(&schema).await;
+
+        let waiting = intent(OperationId::mint(), "order-1");
+        let waiting = new(host.accept(waiting, None).await);
+        let accepted = OperationId::mint();
+        for step in ["accepting", "dispatching"] {
+            proxy.swallow_and_fall("SELECT 1");
+            let attempt = AttemptId::mint();
+            let (operation, error) = match step {
+                "accepting" => {
+                    let intent = intent(accepted, "order-2");
+                    let refused = host.accept(intent, Some(attempt)).await;
+                    (accepted, refused.map(|_| ()))
+                }
+                _ => {
+                    let refused = host.append(&waiting, Fact::Dispatching { attempt }).await;
+                    (waiting.operation, refused.map(|_| ()))
+                }
+            };
+            assert!(
+                matches!(error, Err(StoreError::Unavailable(_))),
+                "{step}: {error:?}"
+            );
+            let record = show(&looking, operation).await;
+            assert_eq!(
+                happened(&record)[..1],
+                ["dispatching"],
+                "{step}: it was written"
+            );
+
+            proxy.set_up(true);
+            let record = loop {
+                let record = show(&looking, operation).await;
+                if record.state.is_settled() {
+                    break record;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            };
+            assert_eq!(record.state, State::NotSent, "{step}");
+            assert_eq!(happened(&record), ["dispatching", "without"], "{step}");
+        }
+        // And the key is free for the next try.
+        dispatch(&host, "order-2").await;
+    })
+    .await;
+}
+
 /// `.ci/postgres`, where this checkout has it and it finds a server to start.
 fn own_server(arguments: &[&str]) -> Option<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/.ci/postgres");

@@ -3,7 +3,10 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use deadpool_postgres::tokio_postgres::{self, config::Host};
@@ -14,8 +17,8 @@ use tokio::{
 };
 
 #[derive(Clone)]
-pub struct Proxy {
-    pub url: String,
+pub(crate) struct Proxy {
+    pub(crate) url: String,
     state: Arc<State>,
 }
 
@@ -23,6 +26,8 @@ struct State {
     target: Target,
     /// The answer to swallow, by its command tag, and how often that was done.
     armed: Mutex<Option<String>>,
+    /// Whether the server is away once an answer was swallowed.
+    falls: AtomicBool,
     cuts: watch::Sender<usize>,
     up: watch::Sender<bool>,
 }
@@ -34,7 +39,7 @@ enum Target {
 }
 
 impl Proxy {
-    pub async fn to(url: &str) -> Self {
+    pub(crate) async fn to(url: &str) -> Self {
         let config: tokio_postgres::Config = url.parse().expect("a URL");
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let target = match &config.get_hosts()[0] {
@@ -61,6 +66,7 @@ impl Proxy {
         let state = Arc::new(State {
             target,
             armed: Mutex::new(None),
+            falls: AtomicBool::new(false),
             cuts: watch::Sender::new(0),
             up: watch::Sender::new(true),
         });
@@ -75,17 +81,23 @@ impl Proxy {
 
     /// Swallows the next answer that says that a statement with this tag is done and committed, and
     /// cuts the connection.
-    pub fn swallow(&self, tag: &str) {
+    pub(crate) fn swallow(&self, tag: &str) {
         *self.state.armed.lock().expect("nobody panics in there") = Some(tag.to_owned());
     }
 
+    /// As [`swallow`](Self::swallow), and the server is away after that.
+    pub(crate) fn swallow_and_fall(&self, tag: &str) {
+        self.state.falls.store(true, Ordering::SeqCst);
+        self.swallow(tag);
+    }
+
     /// How many answers were swallowed.
-    pub fn swallowed(&self) -> usize {
+    pub(crate) fn swallowed(&self) -> usize {
         *self.state.cuts.borrow()
     }
 
     /// Cuts all connections and takes no new ones, or takes them again.
-    pub fn set_up(&self, up: bool) {
+    pub(crate) fn set_up(&self, up: bool) {
         self.state.up.send_replace(up);
     }
 }
@@ -131,6 +143,9 @@ async fn pass(client: TcpStream, server: impl AsyncRead + AsyncWrite, state: &St
                 let answer: Vec<u8> = frames.drain(..length).collect();
                 if swallows(&answer, state) {
                     state.cuts.send_modify(|cuts| *cuts += 1);
+                    if state.falls.swap(false, Ordering::SeqCst) {
+                        state.up.send_replace(false);
+                    }
                     return;
                 }
                 if to_client.write_all(&answer).await.is_err() {

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::support::postgres::Schema;
 
-pub fn settings(schema: &Schema) -> PostgresSettings {
+pub(crate) fn settings(schema: &Schema) -> PostgresSettings {
     let mut settings = PostgresSettings::default();
     settings.schema = schema.name.clone();
     // A loaded machine is no dead server.
@@ -22,13 +22,13 @@ pub fn settings(schema: &Schema) -> PostgresSettings {
     settings
 }
 
-pub async fn store(schema: &Schema) -> PostgresStore {
+pub(crate) async fn store(schema: &Schema) -> PostgresStore {
     PostgresStore::connect_url(&schema.url, settings(schema))
         .await
         .expect("it connects")
 }
 
-pub fn intent(operation: OperationId, key: &str) -> Intent {
+pub(crate) fn intent(operation: OperationId, key: &str) -> Intent {
     let arguments = json!({"amount": 1});
     let fingerprint = Fingerprint::of("charge", arguments.as_object().expect("an object"));
     let connection = "billing".parse().expect("a name");
@@ -37,7 +37,7 @@ pub fn intent(operation: OperationId, key: &str) -> Intent {
     intent
 }
 
-pub fn answered() -> Fact {
+pub(crate) fn answered() -> Fact {
     Fact::Answered {
         is_error: false,
         answer: Kept::Whole(json!({"content": [{"type": "text", "text": "done"}]})),
@@ -48,13 +48,13 @@ pub fn answered() -> Fact {
     }
 }
 
-pub async fn dispatch(store: &PostgresStore, key: &str) -> Held {
+pub(crate) async fn dispatch(store: &PostgresStore, key: &str) -> Held {
     let intent = intent(OperationId::mint(), key);
     new(store.accept(intent, Some(AttemptId::mint())).await)
 }
 
 #[track_caller]
-pub fn new(accepted: Result<Accepted, StoreError>) -> Held {
+pub(crate) fn new(accepted: Result<Accepted, StoreError>) -> Held {
     match accepted {
         Ok(Accepted::New(held)) => held,
         other => panic!("not new: {other:?}"),
@@ -62,20 +62,20 @@ pub fn new(accepted: Result<Accepted, StoreError>) -> Held {
 }
 
 #[track_caller]
-pub fn yes(claimed: Result<Claimed, StoreError>) -> (Held, Record) {
+pub(crate) fn yes(claimed: Result<Claimed, StoreError>) -> (Held, Record) {
     match claimed {
         Ok(Claimed::Yes(held, record)) => (held, *record),
         other => panic!("not to be had: {other:?}"),
     }
 }
 
-pub async fn show(store: &PostgresStore, operation: OperationId) -> Record {
+pub(crate) async fn show(store: &PostgresStore, operation: OperationId) -> Record {
     let found = store.find(By::Operation(operation)).await;
     found.expect("it can be read").expect("it is there")
 }
 
 /// What happened to it, as words.
-pub fn happened(record: &Record) -> Vec<&'static str> {
+pub(crate) fn happened(record: &Record) -> Vec<&'static str> {
     let word = |fact: &Fact| match fact {
         Fact::Dispatching { .. } => "dispatching",
         Fact::CancelRequested => "cancel requested",
