@@ -17,7 +17,8 @@ use crate::support::postgres::Schema;
 pub(crate) fn settings(schema: &Schema) -> PostgresSettings {
     let mut settings = PostgresSettings::default();
     settings.schema = schema.name.clone();
-    // A loaded machine is no dead server.
+    // A loaded machine is no dead host and no dead server.
+    settings.lease = Duration::from_secs(120);
     settings.within = Duration::from_secs(30);
     settings
 }
