@@ -8,6 +8,7 @@ pub mod lent;
 pub mod logs;
 pub mod postgres;
 pub mod rig;
+pub mod shop;
 pub mod world;
 
 use std::{
