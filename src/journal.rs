@@ -9,6 +9,8 @@
 mod memory;
 mod record;
 pub mod seam;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 pub mod table;
 
@@ -23,6 +25,8 @@ use tokio::sync::Notify;
 
 pub use memory::MemoryStore;
 pub use record::{Entry, Fact, Failure, Intent, Kept, Owner, Record, Settler};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;
 
