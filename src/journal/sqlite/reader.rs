@@ -1,7 +1,7 @@
 //! Reading, beside the writer and off the threads that run tasks.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, OpenFlags, ToSql};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql};
 
 use super::{
     StoreError,
+    place::beside,
     row::{COLUMNS, FROM, code, digest, read},
     trouble::told,
 };
@@ -161,14 +162,40 @@ fn in_one_of(states: &[State]) -> String {
     }
 }
 
-pub(super) fn open_read_only(
-    path: &std::path::Path,
-    busy_for: Duration,
-) -> Result<Connection, StoreError> {
+/// Opens a file for reading, also where nothing can be written beside it: SQLite wants to make the
+/// log's index there. Where there is no log, and so no writer that did not close, it can do without.
+pub(super) fn open_read_only(path: &Path, busy_for: Duration) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let opened = Connection::open_with_flags(path, flags).and_then(|connection| {
+    let open = |name: &Path, flags| {
+        let connection = Connection::open_with_flags(name, flags)?;
         connection.busy_timeout(busy_for)?;
+        // The first that looks into the file.
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
         Ok(connection)
+    };
+    let opened = open(path, flags).or_else(|error: rusqlite::Error| {
+        let cannot = [ErrorCode::CannotOpen, ErrorCode::ReadOnly];
+        let still = path.exists() && !beside(path, "-wal").exists();
+        match error
+            .sqlite_error_code()
+            .filter(|code| cannot.contains(code))
+        {
+            Some(_) if still => open(&unchanging(path), flags | OpenFlags::SQLITE_OPEN_URI),
+            _ => Err(error),
+        }
     });
     opened.map_err(|error| told(path, &error))
+}
+
+/// The URI of a file that nobody changes.
+fn unchanging(path: &Path) -> PathBuf {
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => uri += &format!("%{byte:02x}"),
+        }
+    }
+    (uri + "?immutable=1").into()
 }
