@@ -7,6 +7,7 @@
 //! asked of the supervisor or of the connection.
 
 mod memory;
+mod moment;
 mod record;
 pub mod seam;
 #[cfg(feature = "sqlite")]
@@ -24,7 +25,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 pub use memory::MemoryStore;
-pub use record::{Entry, Fact, Failure, Intent, Kept, Owner, Record, Settler};
+pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};

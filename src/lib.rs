@@ -112,6 +112,7 @@
 //! | [`operation`] | what can be asked, by whom it is identified, how long it may take |
 //! | [`credentials`] | where a request's access token comes from, and what a refusal asks for |
 //! | [`evidence`] | what is known about a request, and the outcome table as a function |
+//! | [`extension`] | the words of the protocol extension for receipts |
 //! | [`policy`] | contracts, backoff, and the decision whether to repeat |
 //! | [`spec`] | what a connection is to be |
 //! | [`event`] | what happened, as facts to subscribe to |
@@ -126,6 +127,7 @@
 //! | [`handle`] | what users hold, and the rights that come with it |
 //! | [`toolbox`] | one namespace of tools over many connections |
 //! | [`supervisor`] | opening, lending, shutting down |
+//! | `receipts` | the durable half of a server's tool, with the feature `receipts` |
 //! | [`link`] | a supervisor below an actor of the host's own |
 //!
 //! Three more show nothing: `telemetry` (one span for each operation), `transport` (bytes, HTTP and
@@ -152,11 +154,14 @@ pub mod credentials;
 pub mod error;
 pub mod event;
 pub mod evidence;
+pub mod extension;
 pub mod handle;
 pub mod journal;
 pub mod link;
 pub mod operation;
 pub mod policy;
+#[cfg(feature = "receipts")]
+pub mod receipts;
 mod session;
 pub mod spec;
 pub mod subscription;

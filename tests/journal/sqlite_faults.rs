@@ -121,10 +121,17 @@ async fn a_full_file_refuses_and_takes_more_after_a_sweep() {
         };
         assert!(matches!(error, StoreError::Full(_)), "{error:?}");
         names(&error, &bed.path());
-        assert_eq!(ids(&all(&store).await.unwrap()), kept, "nothing more and nothing less");
+        assert_eq!(
+            ids(&all(&store).await.unwrap()),
+            kept,
+            "nothing more and nothing less"
+        );
 
         let later = SystemTime::now() + Duration::from_secs(60);
-        let swept = store.sweep(later, SystemTime::UNIX_EPOCH, usize::MAX).await.unwrap();
+        let swept = store
+            .sweep(later, SystemTime::UNIX_EPOCH, usize::MAX)
+            .await
+            .unwrap();
         assert!(swept.forgotten + 1 >= kept.len(), "{swept:?}");
         settle(&store, "after").await;
         assert_eq!(all(&store).await.unwrap().len(), kept.len() + 1);
@@ -169,7 +176,10 @@ async fn a_process_at_its_limit_of_file_size_loses_nothing_that_it_acknowledged(
         let said = writer.finish();
         assert_eq!(said.refused.len(), 4, "each task is refused once: {said:?}");
         for why in &said.refused {
-            assert!(["full", "unavailable, with its path"].contains(&why.as_str()), "{why}");
+            assert!(
+                ["full", "unavailable, with its path"].contains(&why.as_str()),
+                "{why}"
+            );
         }
         // It closed in order, and so did what had been acknowledged.
         assert!(said.closed && said.settled.len() > 10, "{said:?}");
@@ -187,11 +197,18 @@ async fn a_full_disk_refuses_and_takes_more_once_there_is_room() {
                 "mount -t tmpfs -o size=3m tmpfs {m} && head -c 1000000 /dev/zero > {m}/ballast",
                 m = mount.path().display()
             ),
-            &format!("cp {}/journal.db* {}", mount.path().display(), bed.0.path().display()),
+            &format!(
+                "cp {}/journal.db* {}",
+                mount.path().display(),
+                bed.0.path().display()
+            ),
         ) else {
             return;
         };
-        let (file, ballast) = (mount.path().join("journal.db"), mount.path().join("ballast"));
+        let (file, ballast) = (
+            mount.path().join("journal.db"),
+            mount.path().join("ballast"),
+        );
         command.arg("ballast").arg(file).arg("4").arg(ballast);
         let said = JournalWriter::of(command).finish();
         assert_eq!(said.refused, ["full"; 4], "{said:?}");
@@ -266,7 +283,9 @@ async fn what_is_opened_for_reading_reads_beside_its_writer_and_writes_nothing()
         let held = dispatch(&writer, "order-1").await.unwrap();
         let reader = SqliteStore::open_read_only(bed.path()).await.unwrap();
         let show = async || {
-            let by_key = reader.find(By::Key(&name("billing"), &key("order-1"))).await;
+            let by_key = reader
+                .find(By::Key(&name("billing"), &key("order-1")))
+                .await;
             let by_id = reader.find(By::Operation(held.operation)).await;
             let record = by_key.unwrap().unwrap();
             assert_eq!(by_id.unwrap().unwrap(), record);
@@ -362,7 +381,9 @@ async fn a_journal_is_locked_by_its_file_and_not_by_its_name() {
 async fn a_foreign_writer_is_waited_for_within_the_bound() {
     bounded(async {
         let bed = Bed::new();
-        let store = bed.open_with(|s| s.busy_for = Duration::from_millis(50)).await;
+        let store = bed
+            .open_with(|s| s.busy_for = Duration::from_millis(50))
+            .await;
         let held = dispatch(&store, "order-1").await.unwrap();
         let foreign = Connection::open(bed.path()).unwrap();
         foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -429,7 +450,12 @@ async fn a_flipped_byte_anywhere_is_an_error_or_no_matter() {
         let bed = Bed::new();
         let written = Arc::new(journal(&bed).await);
         let content = Arc::new(std::fs::read(bed.path()).unwrap());
-        assert_eq!(tell(&content, &written, "untouched").await.map(|e| e.to_string()), None);
+        assert_eq!(
+            tell(&content, &written, "untouched")
+                .await
+                .map(|e| e.to_string()),
+            None
+        );
         // The head whole, since most of it means something; then a prime's multiples.
         let offsets: Vec<_> = (0..100).chain((100..content.len()).step_by(311)).collect();
         let mut errors = 0;
@@ -456,10 +482,26 @@ async fn a_file_that_was_cut_is_an_error() {
         let bed = Bed::new();
         let written = journal(&bed).await;
         let content = std::fs::read(bed.path()).unwrap();
-        for length in [1, 15, 16, 99, 100, 511, 512, 4095, 4096, 8192, content.len() - 4096, content.len() - 1] {
+        for length in [
+            1,
+            15,
+            16,
+            99,
+            100,
+            511,
+            512,
+            4095,
+            4096,
+            8192,
+            content.len() - 4096,
+            content.len() - 1,
+        ] {
             let told = tell(&content[..length], &written, &format!("cut at {length}")).await;
             let error = told.unwrap_or_else(|| panic!("cut at {length}: it was opened"));
-            assert!(matches!(error, StoreError::Corrupt(_)), "cut at {length}: {error:?}");
+            assert!(
+                matches!(error, StoreError::Corrupt(_)),
+                "cut at {length}: {error:?}"
+            );
         }
     })
     .await;
@@ -476,12 +518,18 @@ async fn a_flipped_byte_under_a_running_journal_is_an_error_when_it_is_read() {
         assert_eq!(foreign.execute(flipped, []).unwrap(), 1);
         let error = store.find(By::Operation(operation)).await.unwrap_err();
         assert!(matches!(error, StoreError::Corrupt(_)), "{error:?}");
-        assert!(error.to_string().contains(&operation.to_string()), "{error}");
+        assert!(
+            error.to_string().contains(&operation.to_string()),
+            "{error}"
+        );
         // The others are not touched.
         settle(&store, "order-2").await;
         drop(store);
         let error = bed.refused().await;
-        assert!(error.to_string().contains(&operation.to_string()), "{error}");
+        assert!(
+            error.to_string().contains(&operation.to_string()),
+            "{error}"
+        );
     })
     .await;
 }
@@ -552,7 +600,8 @@ async fn a_clock_that_was_set_back_stands_still_in_a_history() {
         // The clock said so, an hour from now, before it was set back.
         intent.accepted_at = SystemTime::now() + Duration::from_secs(3600);
         let (operation, accepted_at) = (intent.operation, intent.accepted_at);
-        let Accepted::New(held) = store.accept(intent, Some(AttemptId::mint())).await.unwrap() else {
+        let Accepted::New(held) = store.accept(intent, Some(AttemptId::mint())).await.unwrap()
+        else {
             panic!("it is new")
         };
         store.append(&held, Fact::CancelRequested).await.unwrap();
@@ -564,7 +613,9 @@ async fn a_clock_that_was_set_back_stands_still_in_a_history() {
         assert_eq!(record.state, State::OutcomeUnknown);
         let times: Vec<_> = record.history.iter().map(|entry| entry.at).collect();
         assert!(times.is_sorted(), "{times:?}");
-        assert!(times.iter().all(|at| accepted_at.duration_since(*at).unwrap_or_default() < Duration::from_millis(1)));
+        assert!(times.iter().all(
+            |at| accepted_at.duration_since(*at).unwrap_or_default() < Duration::from_millis(1)
+        ));
         settle(&store, "order-2").await;
     })
     .await;

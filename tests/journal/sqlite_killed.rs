@@ -18,7 +18,9 @@ const TASKS: &str = "16";
 
 /// Everything in the journal. Each history is legal, since it was replayed to be read.
 async fn all(path: &Path) -> Vec<Record> {
-    let store = SqliteStore::open(path).await.expect("what was killed can be opened");
+    let store = SqliteStore::open(path)
+        .await
+        .expect("what was killed can be opened");
     let mut filter = Filter::default();
     filter.limit = usize::MAX;
     let records = store.list(&filter).await.expect("and read");
@@ -36,7 +38,11 @@ async fn what_was_acknowledged_survives_sigkill_at_any_point() {
             let mut writer = JournalWriter::start("write", &path, &[TASKS]);
             let lines = rand::rng().random_range(0..400);
             let enough = writer.listen(|said| said.accepted.len() + said.settled.len() >= lines);
-            assert!(enough, "round {round}: it ended by itself: {:?}", writer.said);
+            assert!(
+                enough,
+                "round {round}: it ended by itself: {:?}",
+                writer.said
+            );
             let mut said = writer.kill();
             assert!(said.refused.is_empty(), "round {round}: {:?}", said.refused);
             accepted.append(&mut said.accepted);
@@ -44,7 +50,10 @@ async fn what_was_acknowledged_survives_sigkill_at_any_point() {
 
             let records = all(&path).await;
             let found: BTreeSet<_> = records.iter().map(|r| r.intent.operation).collect();
-            assert!(accepted.is_subset(&found), "round {round}: an operation is forgotten");
+            assert!(
+                accepted.is_subset(&found),
+                "round {round}: an operation is forgotten"
+            );
             for record in records {
                 let acknowledged = settled.contains(&record.intent.operation);
                 match record.state {
@@ -55,7 +64,10 @@ async fn what_was_acknowledged_survives_sigkill_at_any_point() {
             }
             // What was written and not acknowledged is one operation for each task at most.
             let invented = found.difference(&accepted).count();
-            assert!(invented <= 16 * (round + 1), "round {round}: {invented} nobody asked for");
+            assert!(
+                invented <= 16 * (round + 1),
+                "round {round}: {invented} nobody asked for"
+            );
         }
     })
     .await;
