@@ -486,20 +486,17 @@ async fn a_file_that_was_cut_is_an_error() {
         let bed = Bed::new();
         let written = journal(&bed).await;
         let content = std::fs::read(bed.path()).unwrap();
-        for length in [
-            1,
-            15,
-            16,
-            99,
-            100,
-            511,
-            512,
-            4095,
-            4096,
-            8192,
-            content.len() - 4096,
-            content.len() - 1,
-        ] {
+        let page = 4096;
+        let pages = [
+            page,
+            2 * page,
+            content.len() / 2 / page * page,
+            content.len() - page,
+        ];
+        for length in [1, 15, 16, 99, 100, 511, 512, page - 1]
+            .into_iter()
+            .chain(pages)
+        {
             let told = tell(&content[..length], &written, &format!("cut at {length}")).await;
             let error = told.unwrap_or_else(|| panic!("cut at {length}: it was opened"));
             assert!(
@@ -507,6 +504,8 @@ async fn a_file_that_was_cut_is_an_error() {
                 "cut at {length}: {error:?}"
             );
         }
+        // What is missing of the last page may have been zeros.
+        tell(&content[..content.len() - 1], &written, "cut by a byte").await;
     })
     .await;
 }
