@@ -76,6 +76,8 @@ mod error;
 mod export;
 mod memory;
 mod moment;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod record;
 pub mod seam;
 #[cfg(feature = "sqlite")]
@@ -98,6 +100,8 @@ use tokio::sync::broadcast;
 
 pub use error::JournalError;
 pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresSettings, PostgresStore};
 pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteSettings, SqliteStore};
