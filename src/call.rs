@@ -8,6 +8,7 @@ mod lists;
 mod notice;
 mod operation;
 mod requests;
+mod resolve;
 mod resend;
 mod rounds;
 mod tasks;
@@ -24,6 +25,8 @@ use rmcp::model::{
 use serde_json::Value;
 
 pub use answer::{AnswerKind, ToolAnswer};
+pub(crate) use resolve::resolve;
+pub use resolve::{Known, Resolution, ResolveError};
 pub(crate) use lists::{known, list, refresh};
 
 use crate::{
@@ -41,7 +44,7 @@ use crate::{
 };
 use answer::Body;
 use attempt::{HeardToTheEnd, Times, Verdict, Without};
-use operation::Operation;
+use operation::{Done, Operation};
 use rounds::{Rounds, put_input};
 
 /// Who performs operations on a connection.
@@ -100,28 +103,7 @@ impl<'a> Caller<'a> {
         operation.tool = Some(name.clone());
         operation.key = key;
         let answered = operation.run().await?;
-        let generation = answered.generation;
-        let task = match &answered.result {
-            ServerResult::CreateTaskResult(created) => {
-                let task = created.task.task_id.clone();
-                Some(TaskHandle::new(self.line.name.clone(), name, task))
-            }
-            _ => None,
-        };
-        Ok(ToolAnswer {
-            body: match answered.result {
-                ServerResult::CallToolResult(result) => Body::Complete(result),
-                ServerResult::InputRequiredResult(result) => Body::InputRequired(result),
-                ServerResult::CreateTaskResult(result) => Body::Task(result),
-                // A result without content, which rmcp decodes as an empty one.
-                _ => Body::Complete(CallToolResult::default()),
-            },
-            operation: id,
-            generation,
-            attempts: answered.attempts,
-            looked_up: answered.looked_up,
-            task,
-        })
+        Ok(tool_answer(self.line, &name, id, answered))
     }
 
     pub(crate) async fn list_tools(&self, page: Page) -> Result<ListToolsResult, CallError> {
@@ -317,6 +299,31 @@ impl<'a> Caller<'a> {
     fn not_sent(&self, id: OperationId, kind: OperationKind, reason: NotSentReason) -> CallError {
         let about = about(self.line, id, kind, None, 0);
         CallError::NotSent(Box::new(NotSent { about, reason }))
+    }
+}
+
+/// What a tool answered, from what its operation was answered.
+fn tool_answer(line: &Line, tool: &str, operation: OperationId, done: Done) -> ToolAnswer {
+    let task = match &done.result {
+        ServerResult::CreateTaskResult(created) => {
+            let task = created.task.task_id.clone();
+            Some(TaskHandle::new(line.name.clone(), tool, task).of(operation))
+        }
+        _ => None,
+    };
+    ToolAnswer {
+        body: match done.result {
+            ServerResult::CallToolResult(result) => Body::Complete(result),
+            ServerResult::InputRequiredResult(result) => Body::InputRequired(result),
+            ServerResult::CreateTaskResult(result) => Body::Task(result),
+            // A result without content, which rmcp decodes as an empty one.
+            _ => Body::Complete(CallToolResult::default()),
+        },
+        operation,
+        generation: done.generation,
+        attempts: done.attempts,
+        looked_up: done.looked_up,
+        task,
     }
 }
 

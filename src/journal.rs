@@ -6,6 +6,7 @@
 //! exports operations. What needs a connection (a repeat under the same key, a look-up, a task) is
 //! asked of the supervisor or of the connection.
 
+mod claim;
 mod memory;
 mod record;
 pub mod seam;
@@ -19,8 +20,9 @@ use std::{
 };
 
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
+pub(crate) use claim::{Claim, Taken};
 pub use memory::MemoryStore;
 pub use record::{Entry, Fact, Failure, Intent, Kept, Owner, Record, Settler};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
@@ -40,6 +42,8 @@ struct Shared {
     settings: JournalSettings,
     /// Told each time that an operation's state changes here.
     changed: Notify,
+    claims: claim::Claims,
+    opened: Instant,
 }
 
 /// What a journal keeps, and for how long.
@@ -81,6 +85,8 @@ impl Journal {
             store: Box::new(store),
             settings,
             changed: Notify::new(),
+            claims: claim::Claims::default(),
+            opened: Instant::now(),
         }))
     }
 
@@ -138,7 +144,7 @@ impl Journal {
         operation: OperationId,
         within: Duration,
     ) -> Result<Option<Record>, StoreError> {
-        let until = tokio::time::Instant::now() + within;
+        let until = Instant::now() + within;
         loop {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
@@ -147,7 +153,7 @@ impl Journal {
             let rests = |record: &Record| {
                 record.state.is_settled() || record.state == State::OutcomeUnknown
             };
-            if record.as_ref().is_none_or(rests) || tokio::time::Instant::now() >= until {
+            if record.as_ref().is_none_or(rests) || Instant::now() >= until {
                 return Ok(record);
             }
             let look_again = async {

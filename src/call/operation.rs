@@ -193,7 +193,7 @@ impl Operation<'_> {
                     if !self.pause(wait).await {
                         return Err(self.error(without, Some(Unsettled::Interrupted)));
                     }
-                    return self.look_up(&contract, without).await;
+                    return self.look_up(&contract, without, None).await;
                 }
             }
         }
@@ -250,6 +250,16 @@ impl Operation<'_> {
                 .await
                 .map_err(|error| NotSentReason::Journal(Arc::from(error)))?;
         }
+        self.attempt_as(attempt_id, only_in, repeats).await
+    }
+
+    /// Makes an attempt that is recorded already.
+    pub(super) async fn attempt_as(
+        &mut self,
+        attempt_id: AttemptId,
+        only_in: Option<Generation>,
+        repeats: Option<Ground>,
+    ) -> Result<Answered, Without> {
         let since = self.watch.waits_since();
         self.attempts += 1;
         let this = Attempt {

@@ -19,6 +19,7 @@ const DURATION: &str = "mcp.client.operation.duration";
 const UNKNOWN: &str = "mcp_supervisor.unknown_outcomes";
 const REPLAYS: &str = "mcp_supervisor.replays";
 const LOOK_UPS: &str = "mcp_supervisor.look_ups";
+const RESOLVED: &str = "mcp_supervisor.resolved";
 const QUEUE_WAIT: &str = "mcp_supervisor.queue.wait";
 const STARTED: &str = "mcp_supervisor.sessions.started";
 const FAILED: &str = "mcp_supervisor.sessions.failed";
@@ -45,6 +46,10 @@ pub(super) fn describe() {
         (
             LOOK_UPS,
             "Questions to a contract's status tool, by whether it knew",
+        ),
+        (
+            RESOLVED,
+            "Operations whose outcome was unknown and became known, by how",
         ),
         (STARTED, "Sessions that were negotiated"),
         (FAILED, "Sessions that could not be started"),
@@ -213,6 +218,7 @@ impl Counts {
                 let found = if *found { "true" } else { "false" };
                 self.one(LOOK_UPS, Some(("found", found)));
             }
+            What::Resolved { by, .. } => self.one(RESOLVED, Some(("by", by))),
             What::SessionStarted { generation, .. } => {
                 self.one(STARTED, None);
                 if generation.number() > 1 {
