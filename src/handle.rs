@@ -11,6 +11,7 @@
 
 mod catalog;
 mod protocol;
+mod resolve;
 
 use std::{fmt, marker::PhantomData, ops::Deref, sync::Arc};
 
@@ -26,7 +27,7 @@ use crate::{
     call::{Caller, ToolAnswer},
     connection::{ConnectionStatus, Line},
     error::{CallError, ReconnectError},
-    journal::seam::Journal,
+    journal::Journal,
     operation::{
         ConnectionName, CustomCall, Generation, Ownership, Page, Ping, PromptGet, ResourceRead,
         ToolCall,
@@ -41,11 +42,11 @@ use crate::{
 /// and without waiting. The outcome of a call that nobody waits for is not known.
 pub struct Connection {
     line: Arc<Line>,
-    journal: Option<Arc<dyn Journal>>,
+    journal: Option<Journal>,
 }
 
 impl Connection {
-    pub(crate) fn over(line: Arc<Line>, journal: Option<Arc<dyn Journal>>) -> Self {
+    pub(crate) fn over(line: Arc<Line>, journal: Option<Journal>) -> Self {
         Self { line, journal }
     }
 
@@ -60,7 +61,7 @@ impl Connection {
     }
 
     fn caller(&self) -> Caller<'_> {
-        Caller::new(&self.line, self.journal.as_deref())
+        Caller::new(&self.line, self.journal.as_ref())
     }
 
     /// The connection's name.
@@ -331,7 +332,7 @@ impl MayClone for Sharer {}
 impl MayClone for Borrower {}
 
 impl<R> Handle<R> {
-    pub(crate) fn new(line: Arc<Line>, journal: Option<Arc<dyn Journal>>) -> Self {
+    pub(crate) fn new(line: Arc<Line>, journal: Option<Journal>) -> Self {
         Self {
             connection: Connection::over(line, journal),
             rights: PhantomData,

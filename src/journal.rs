@@ -9,7 +9,6 @@
 mod claim;
 mod memory;
 mod record;
-pub mod seam;
 mod store;
 pub mod table;
 
@@ -22,7 +21,7 @@ use std::{
 use serde_json::Value;
 use tokio::{sync::Notify, time::Instant};
 
-pub(crate) use claim::{Claim, Taken};
+pub(crate) use claim::FreeOnPanic;
 pub use memory::MemoryStore;
 pub use record::{Entry, Fact, Failure, Intent, Kept, Owner, Record, Settler};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
@@ -202,7 +201,6 @@ impl Journal {
         self.0.store.sweep(answers, tombstones, at_most).await
     }
 
-    #[expect(dead_code, reason = "calls use it next")]
     pub(crate) async fn accept(
         &self,
         intent: Intent,
@@ -211,20 +209,11 @@ impl Journal {
         self.0.store.accept(intent, first).await
     }
 
-    #[expect(dead_code, reason = "calls use it next")]
-    pub(crate) async fn append(&self, held: &Held, fact: Fact) -> Result<State, StoreError> {
-        let state = self.0.store.append(held, fact).await;
-        self.0.changed.notify_waiters();
-        state
-    }
-
-    #[expect(dead_code, reason = "calls use it next")]
-    pub(crate) async fn claim(&self, operation: OperationId) -> Result<Claimed, StoreError> {
-        self.0.store.claim(operation).await
+    pub(crate) async fn find(&self, by: By<'_>) -> Result<Option<Record>, StoreError> {
+        self.0.store.find(by).await
     }
 
     /// What is kept of a result.
-    #[expect(dead_code, reason = "calls use it next")]
     pub(crate) fn kept(&self, answer: Value) -> Kept {
         let bytes = serde_json::to_string(&answer).map_or(0, |text| text.len());
         match bytes <= self.0.settings.max_answer_bytes {

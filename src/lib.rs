@@ -174,8 +174,8 @@ pub use handle::{Catalog, Connection, LentConnection, OwnedConnection, SharedCon
 pub use operation::{
     Completion, ConnectionName, CustomCall, DirectoryRead, Generation, IdempotencyKey, KeyError,
     LogLevel, Notice, OperationId, Ownership, Page, Ping, Progress, ProgressStream, PromptGet,
-    Resolve, ResourceRead, SkillGet, SupervisorPath, TaskAwait, TaskCancel, TaskGet, TaskHandle, TaskUpdate,
-    ToolCall,
+    Resolve, ResourceRead, SkillGet, SupervisorPath, TaskAwait, TaskCancel, TaskGet, TaskHandle,
+    TaskUpdate, ToolCall,
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};

@@ -64,6 +64,12 @@ impl ToolContract {
             absence_final_after: None,
         }
     }
+
+    /// Whether it needs an idempotency key.
+    #[must_use]
+    pub fn needs_key(&self) -> bool {
+        matches!(self, Self::Keyed { .. } | Self::Status { .. })
+    }
 }
 
 /// The contracts of one connection, by tool name or pattern. The first match wins.

@@ -49,7 +49,11 @@ fn once(spec: ConnectionSpec, contract: ToolContract) -> ConnectionSpec {
     })
 }
 
-async fn open(world: &World, journal: &Journal, contract: ToolContract) -> (Supervisor, OwnedConnection) {
+async fn open(
+    world: &World,
+    journal: &Journal,
+    contract: ToolContract,
+) -> (Supervisor, OwnedConnection) {
     let builder = Supervisor::builder().journal(journal.clone());
     let supervisor = builder.start().await.expect("it starts");
     let spec = once(world.spec(), contract).tasks();
@@ -64,7 +68,10 @@ fn charge() -> ToolCall {
 
 /// Calls, and loses the answer.
 async fn lose(connection: &OwnedConnection, call: ToolCall) -> OperationId {
-    let error = connection.call_tool(call).await.expect_err("its answer is lost");
+    let error = connection
+        .call_tool(call)
+        .await
+        .expect_err("its answer is lost");
     unknown(&error);
     error.operation()
 }

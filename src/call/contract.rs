@@ -21,7 +21,7 @@ use crate::{
     policy::ToolContract,
 };
 
-type Schema = Arc<Map<String, Value>>;
+pub(super) type Schema = Arc<Map<String, Value>>;
 
 /// The shortest wait between two look-ups of an outcome whose absence is not final yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -31,7 +31,7 @@ fn schema(tools: &[Tool], name: &str) -> Option<Schema> {
     Some(Arc::clone(&tool.input_schema))
 }
 
-fn repeats(contract: &ToolContract) -> bool {
+pub(super) fn repeats(contract: &ToolContract) -> bool {
     matches!(
         contract,
         ToolContract::ReadOnly | ToolContract::Idempotent | ToolContract::Keyed { .. }

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use tracing::Instrument as _;
 
 use self::{settle::Settling, way::Way};
-pub(super) use task::{end_of, gone};
-use super::{ToolAnswer, times};
+use super::{ToolAnswer, late::settle_late, times};
 use crate::{
     connection::Line,
     error::{CallError, Failed, InvalidRequest, NotSent, Unknown, Unsettled},
-    journal::{Journal, Record, Settler, StoreError, Taken},
+    journal::{Claimed, FreeOnPanic, Held, Journal, Record, Settler, State, StoreError},
     operation::{ConnectionName, OperationId, Resolve},
 };
+pub(super) use task::{end_of, gone};
 
 /// What became of an operation whose outcome was unknown. The journal has it too.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ pub(crate) async fn resolve(
     if record.state.is_settled() {
         return Err(ResolveError::Settled(Box::new(record)));
     }
-    if !record.is_open_to_claims() {
+    if record.state != State::OutcomeUnknown && !journal.is_in_task(id) {
         return Err(ResolveError::Elsewhere(Box::new(record)));
     }
     Way::of(&record, line, ask.arguments.as_ref())?;
@@ -168,19 +168,31 @@ async fn claimed(
     journal: Journal,
     ask: Resolve,
 ) -> Result<Resolution, ResolveError> {
-    let claim = match journal.take(ask.operation).await? {
-        Taken::Yes(claim) => claim,
-        Taken::Elsewhere(record) => return Err(ResolveError::Elsewhere(record)),
-        Taken::Settled(record) => return Err(ResolveError::Settled(record)),
-        Taken::Missing => return Err(ResolveError::NotKnown(ask.operation)),
+    let id = ask.operation;
+    let (held, record) = match journal.claim(id).await? {
+        Claimed::Yes(held, record) => (held, record),
+        Claimed::Elsewhere(record) => return Err(ResolveError::Elsewhere(record)),
+        Claimed::Settled(record) => return Err(ResolveError::Settled(record)),
+        Claimed::Missing => return Err(ResolveError::NotKnown(id)),
     };
-    let way = Way::of(&claim.record, &line, ask.arguments.as_ref());
-    let done = match way {
-        Ok(way) => Settling::new(&line, &journal, &claim, &ask).by(way).await,
-        Err(error) => Err(error),
+    let _free = FreeOnPanic(journal.clone(), id);
+    let copy = Held { ..held };
+    let (done, late) = match Way::of(&record, &line, ask.arguments.as_ref()) {
+        Ok(way) => {
+            Settling::new(&line, &journal, &record, &ask)
+                .by(way, held)
+                .await
+        }
+        Err(error) => (Err(error), Vec::new()),
     };
     if done.is_err() {
-        claim.release().await;
+        if let Err(error) = journal.release(&copy).await {
+            tracing::error!(operation = %id, %error, "an unknown outcome could not be released");
+        }
+        if !late.is_empty() {
+            let tool = record.intent.tool;
+            tokio::spawn(async move { settle_late(&line, &journal, id, &tool, late).await });
+        }
     }
     done
 }

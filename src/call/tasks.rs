@@ -25,7 +25,7 @@ use crate::{
 impl Caller<'_> {
     /// Asks how the task is doing until it is done. A lost session or a server that is away for a
     /// while is waited out: a `tasks/get` changes nothing.
-    pub(crate) async fn poll_task(&self, wait: TaskAwait) -> Result<ToolAnswer, TaskError> {
+    pub(crate) async fn await_task(&self, wait: TaskAwait) -> Result<ToolAnswer, TaskError> {
         let TaskAwait { task, budget } = wait;
         let id = budget.operation();
         let times = times(&budget, &self.line.settings.limits).map_err(|invalid| {
@@ -180,6 +180,8 @@ fn answer(
         generation,
         attempts: 1,
         looked_up: false,
+        replayed: false,
+        key: None,
         task: None,
     })
 }

@@ -205,7 +205,7 @@ impl Connection {
     ///
     /// The task goes on, and can be waited for again.
     pub async fn await_task(&self, task: TaskAwait) -> Result<ToolAnswer, TaskError> {
-        self.caller().poll_task(task).await
+        self.caller().await_task(task).await
     }
 
     /// Tells the server something that it does not answer. It takes its place among the operations,

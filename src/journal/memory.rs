@@ -139,7 +139,7 @@ impl Store for MemoryStore {
             if record.state.is_settled() {
                 return Ok(Claimed::Settled(Box::new(record.clone())));
             }
-            if !record.is_open_to_claims() {
+            if record.state != State::OutcomeUnknown {
                 return Ok(Claimed::Elsewhere(Box::new(record.clone())));
             }
             let fence = record.owner.as_ref().map_or(0, |owner| owner.fence) + 1;

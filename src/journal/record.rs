@@ -271,22 +271,6 @@ impl Record {
             })
     }
 
-    /// Whether nobody is at work on it here, so that somebody may claim it: its outcome is unknown, or
-    /// its last attempt was answered with a task, which goes on at the server.
-    #[must_use]
-    pub fn is_open_to_claims(&self) -> bool {
-        let last = self.history.iter().rev().find_map(|entry| match entry.fact {
-            Fact::Dispatching { .. } => Some(false),
-            Fact::Task { .. } => Some(true),
-            _ => None,
-        });
-        match self.state {
-            State::OutcomeUnknown => true,
-            State::Dispatching | State::CancelRequested => last == Some(true),
-            _ => false,
-        }
-    }
-
     /// What settled it, or the last that is known of it.
     #[must_use]
     pub fn last(&self) -> Option<&Entry> {

@@ -34,7 +34,11 @@ pub fn options(world: &World, contract: &ToolContract) -> Value {
         Some(http) => options["url"] = json!(http.url()),
         None => {
             options["server"] = json!([
-                example("fault_server"), "stdio", "--dir", world.bed.path(), "--script",
+                example("fault_server"),
+                "stdio",
+                "--dir",
+                world.bed.path(),
+                "--script",
                 world.bed.script(),
             ]);
         }
@@ -116,8 +120,16 @@ impl HostProcess {
     pub fn close(mut self) {
         self.order(&json!({"do": "close"}));
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
-        while self.child.try_wait().expect("it can be waited for").is_none() {
-            assert!(std::time::Instant::now() < deadline, "the host does not end");
+        while self
+            .child
+            .try_wait()
+            .expect("it can be waited for")
+            .is_none()
+        {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the host does not end"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

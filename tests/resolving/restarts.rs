@@ -72,7 +72,10 @@ async fn a_killed_host_s_call_is_listed_under_its_id_and_resolving_repeats_it_un
 
             let done = host.ask(json!({"do": "resolve", "operation": id}));
             assert_eq!(done["by"], json!("repeat"), "{done}");
-            assert_eq!((&done["text"], &done["attempts"]), (&json!("charged"), &json!(2)));
+            assert_eq!(
+                (&done["text"], &done["attempts"]),
+                (&json!("charged"), &json!(2))
+            );
             let sent = last_arguments(&world);
             assert_eq!(sent, [&sent[0], &sent[0]].map(Clone::clone));
             assert_eq!(sent[0]["key"], json!("order-1001"));
@@ -166,7 +169,11 @@ async fn a_status_tool_settles_after_a_restart_what_it_finds() {
             let mut host = HostProcess::start(&options);
             let done = host.ask(json!({"do": "resolve", "operation": id}));
             assert_eq!(done["by"], json!("look_up"), "{done}");
-            assert_eq!(last_arguments(&world).len(), 1, "it is asked for, and not repeated");
+            assert_eq!(
+                last_arguments(&world).len(),
+                1,
+                "it is asked for, and not repeated"
+            );
             assert!(host.listed().is_empty());
             host.close();
         })
@@ -232,7 +239,10 @@ async fn a_task_is_listed_after_a_restart_and_resolving_leads_to_its_answer() {
             assert_eq!(record["state"], json!("outcome_unknown"));
             assert!(record["history"].to_string().contains("t-1"), "{record}");
             let done = host.ask(json!({"do": "resolve", "operation": called["operation"]}));
-            assert_eq!((&done["by"], &done["text"]), (&json!("task"), &json!("built")));
+            assert_eq!(
+                (&done["by"], &done["text"]),
+                (&json!("task"), &json!("built"))
+            );
             assert!(host.listed().is_empty());
             assert_eq!(world.bed.ran("charge"), 1);
             host.close();

@@ -29,7 +29,10 @@ pub fn created() -> Value {
 
 pub fn done() -> Value {
     let result = json!({"content": [{"type": "text", "text": "built"}], "isError": false});
-    task("completed", &json!({"resultType": "complete", "result": result}))
+    task(
+        "completed",
+        &json!({"resultType": "complete", "result": result}),
+    )
 }
 
 fn ended(status: &str, more: &Value) -> Value {
@@ -81,7 +84,10 @@ async fn whoever_learns_how_a_task_ended_settles_its_operation() {
                 assert_eq!(record.state, State::Succeeded);
                 assert!(matches!(
                     &record.last().unwrap().fact,
-                    Fact::Answered { by: Settler::Task, .. }
+                    Fact::Answered {
+                        by: Settler::Task,
+                        ..
+                    }
                 ));
                 let error = connection.resolve(id).await.unwrap_err();
                 assert!(matches!(error, ResolveError::Settled(_)), "{error}");
@@ -140,7 +146,10 @@ async fn a_task_that_the_server_forgot_leaves_its_operation_unknown_and_listed()
             let (supervisor, connection) = open(&world, &journal, ToolContract::AtMostOnce).await;
             let answer = connection.call_tool(charge()).await.unwrap();
             let (id, task) = (answer.operation(), answer.task().unwrap());
-            let error = connection.await_task(TaskAwait::new(task)).await.unwrap_err();
+            let error = connection
+                .await_task(TaskAwait::new(task))
+                .await
+                .unwrap_err();
             assert!(matches!(error, TaskError::Call(_)), "{error}");
             let record = journal.show(id).await.unwrap().unwrap();
             assert_eq!(record.state, State::OutcomeUnknown);
@@ -173,7 +182,10 @@ async fn a_handle_settles_no_operation_that_is_not_its_own() {
         written["task"] = json!("t-2");
         let forged: TaskHandle = serde_json::from_value(written).unwrap();
         for handle in [by_hand, forged] {
-            connection.await_task(TaskAwait::new(&handle)).await.unwrap();
+            connection
+                .await_task(TaskAwait::new(&handle))
+                .await
+                .unwrap();
             let record = journal.show(id).await.unwrap().unwrap();
             assert_eq!(record.state, State::Dispatching);
         }

@@ -68,10 +68,16 @@ async fn resolving_repeats_with_the_same_key_and_arguments_and_settles_the_opera
             assert_eq!((record.state, record.attempts()), (State::Succeeded, 2));
             assert!(matches!(
                 &record.last().unwrap().fact,
-                Fact::Answered { by: Settler::Repeat, .. }
+                Fact::Answered {
+                    by: Settler::Repeat,
+                    ..
+                }
             ));
             let told = told(&mut events).await;
-            assert!(told.contains(&What::Resolved { operation: id, by: "repeat" }));
+            assert!(told.contains(&What::Resolved {
+                operation: id,
+                by: "repeat"
+            }));
             shut_down(supervisor).await;
         })
         .await;
@@ -86,7 +92,10 @@ async fn arguments_that_were_not_kept_are_asked_for_and_compared_before_anything
         let (supervisor, connection) = open(&world, &journal, keyed()).await;
         let id = lose(&connection, charge()).await;
         let error = connection.resolve(id).await.unwrap_err();
-        assert!(matches!(error, ResolveError::ArgumentsNotKept(_)), "{error}");
+        assert!(
+            matches!(error, ResolveError::ArgumentsNotKept(_)),
+            "{error}"
+        );
         let other = Resolve::new(id).with_arguments(json!({"amount": 2000}));
         let error = connection.resolve(other).await.unwrap_err();
         assert!(matches!(error, ResolveError::OtherArguments(_)), "{error}");
@@ -94,7 +103,10 @@ async fn arguments_that_were_not_kept_are_asked_for_and_compared_before_anything
         let list = Resolve::new(id).with_arguments(json!([1]));
         let error = connection.resolve(list).await.unwrap_err();
         assert!(
-            matches!(error, ResolveError::Invalid(InvalidRequest::ArgumentsNotAnObject { .. })),
+            matches!(
+                error,
+                ResolveError::Invalid(InvalidRequest::ArgumentsNotAnObject { .. })
+            ),
             "{error}"
         );
         assert_eq!(world.bed.read("tools/call"), 1);
@@ -233,15 +245,25 @@ async fn a_repeat_that_is_refused_or_lost_leaves_it_unknown_and_it_can_be_resolv
                 Wire::Http => 2,
             };
             let refused = json!({"error": {"code": -32602, "message": "not now"}});
-            rules.insert(1, json!({"on": "tools/call", "tool": "charge", "nth": nth, "do": [refused]}));
+            rules.insert(
+                1,
+                json!({"on": "tools/call", "tool": "charge", "nth": nth, "do": [refused]}),
+            );
             let world = World::new(wire, era, script).await;
             let journal = journal(true);
             let (supervisor, connection) = open(&world, &journal, keyed()).await;
             let id = lose(&connection, charge()).await;
             let error = connection.resolve(id).await.unwrap_err();
-            assert_eq!(unsettled(&error), Some(Unsettled::RepeatRejected), "{error}");
+            assert_eq!(
+                unsettled(&error),
+                Some(Unsettled::RepeatRejected),
+                "{error}"
+            );
             let record = journal.show(id).await.unwrap().unwrap();
-            assert_eq!((record.state, record.attempts()), (State::OutcomeUnknown, 2));
+            assert_eq!(
+                (record.state, record.attempts()),
+                (State::OutcomeUnknown, 2)
+            );
             let done = connection.resolve(id).await.unwrap();
             assert_eq!(done.answer().unwrap().attempts(), 3);
             assert_eq!(world.bed.ran("charge"), 1);
@@ -303,7 +325,8 @@ async fn a_status_tool_settles_what_it_finds_and_nothing_else() {
                 let call = call.idempotency_key("order-1001".parse().unwrap());
                 let id = lose(&connection, call).await;
                 let mut done = connection.resolve(id).await;
-                if matches!(&done, Err(error) if unsettled(error) == Some(Unsettled::LookUpFailed)) {
+                if matches!(&done, Err(error) if unsettled(error) == Some(Unsettled::LookUpFailed))
+                {
                     done = connection.resolve(id).await;
                 }
                 if effect {
@@ -386,17 +409,26 @@ async fn what_is_not_there_to_be_resolved_is_told_apart() {
             connection.resolve(stranger).await.unwrap_err(),
             supervisor.resolve(stranger).await.unwrap_err(),
         ] {
-            assert!(matches!(error, ResolveError::NotKnown(at) if at == stranger), "{error}");
+            assert!(
+                matches!(error, ResolveError::NotKnown(at) if at == stranger),
+                "{error}"
+            );
         }
         let spec = once(world.spec(), keyed());
         let other = supervisor.open("other", spec.clone()).await.unwrap();
         let error = other.resolve(id).await.unwrap_err();
-        assert!(matches!(error, ResolveError::OtherConnection { .. }), "{error}");
+        assert!(
+            matches!(error, ResolveError::OtherConnection { .. }),
+            "{error}"
+        );
         let without = Supervisor::builder().start().await.unwrap();
         let plain = without.open("server", spec).await.unwrap();
         let error = plain.resolve(id).await.unwrap_err();
         assert!(matches!(error, ResolveError::NoJournal), "{error}");
-        assert!(matches!(without.resolve(id).await, Err(ResolveError::NoJournal)));
+        assert!(matches!(
+            without.resolve(id).await,
+            Err(ResolveError::NoJournal)
+        ));
         assert_eq!(world.bed.read("tools/call"), 1);
         shut_down(without).await;
         shut_down(supervisor).await;
@@ -410,10 +442,17 @@ async fn on_a_lent_connection_no_contract_resolves_anything() {
     bounded(async {
         let world = World::new(Wire::Stdio, initialize(), losing_the_first()).await;
         let journal = journal(true);
-        let supervisor = Supervisor::builder().journal(journal.clone()).start().await.unwrap();
+        let supervisor = Supervisor::builder()
+            .journal(journal.clone())
+            .start()
+            .await
+            .unwrap();
         let client = world.client().await;
         let rules = LentSpec::new().contract("charge", keyed());
-        let lent = supervisor.lend_service("server", &client, rules).await.unwrap();
+        let lent = supervisor
+            .lend_service("server", &client, rules)
+            .await
+            .unwrap();
         let error = lent.call_tool(charge()).await.unwrap_err();
         assert!(matches!(error, CallError::Unknown(_)), "{error}");
         let id = error.operation();

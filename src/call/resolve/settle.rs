@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, ServerResult};
+use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::{
     Known, Resolution, ResolveError,
@@ -13,18 +14,20 @@ use crate::{
     call::{
         Caller, ToolAnswer, about,
         attempt::{Verdict, Without},
+        journaled::Journaled,
         operation::{Done, Operation, admit},
+        recorded::{result_fact, why_unknown, without},
         rounds::Rounds,
-        tool_answer,
     },
     connection::Line,
     error::{
         CallError, InputMissing, NotSentReason, Source, TaskError, Unknown, UnknownCause, Unsettled,
     },
     event::{Ground, What},
-    evidence::{Outcome, ServerError, retry_after_seconds},
-    journal::{Claim, Fact, Failure, Journal, Kept, Record, Settler},
-    operation::{AttemptId, OperationId, OperationKind, Resolve, TaskAwait, TaskHandle},
+    evidence::{Outcome, retry_after_seconds},
+    journal::{Fact, Held, Journal, Kept, Record, Settler, StoreError},
+    operation::{OperationKind, Resolve, TaskAwait, TaskHandle},
+    session::Late,
 };
 
 /// One operation that is being resolved.
@@ -70,7 +73,11 @@ impl<'a> Settling<'a> {
     }
 
     /// Goes one way after the other, and tells how it ended.
-    pub(super) async fn by(&self, way: Way) -> Result<Resolution, ResolveError> {
+    pub(super) async fn by(
+        &self,
+        way: Way,
+        held: Held,
+    ) -> (Result<Resolution, ResolveError>, Vec<Box<Late>>) {
         let intent = &self.record.intent;
         let request = match &way.contract {
             Some(ByContract::Repeat(request)) => request.clone(),
@@ -82,13 +89,17 @@ impl<'a> Settling<'a> {
         };
         let caller = self.caller();
         let (id, kind) = (intent.operation, OperationKind::ToolCall);
-        let mut operation = caller
-            .operation(id, kind, Ok(request), &self.ask.budget)
-            .map_err(|error| self.stays(Unsettled::RepeatNotSent, error))?;
+        let begun = caller.operation(id, kind, Ok(request), &self.ask.budget);
+        let mut operation = match begun {
+            Ok(operation) => operation,
+            Err(error) => return (Err(self.stays(Unsettled::RepeatNotSent, error)), Vec::new()),
+        };
         operation.tool = Some(intent.tool.clone());
         operation.key.clone_from(&intent.key);
         operation.attempts = self.record.attempts();
-        let done = self.ways(&mut operation, way).await;
+        operation.journaled = Some(Box::new(Journaled::new(self.journal, held, None)));
+        let span = operation.begin();
+        let done = self.ways(&mut operation, way).instrument(span).await;
         let revision = || self.line.status().revision;
         match &done {
             Ok(resolution) => {
@@ -97,7 +108,9 @@ impl<'a> Settling<'a> {
                     by: word(&resolution.by),
                 });
                 match &resolution.known {
-                    Known::Answered(answer) => operation.watch.answered(answer.is_error(), revision),
+                    Known::Answered(answer) => {
+                        operation.watch.answered(answer.is_error(), revision)
+                    }
                     Known::Failed(e) => operation
                         .watch
                         .failed(&CallError::Failed(e.clone()), revision),
@@ -112,7 +125,8 @@ impl<'a> Settling<'a> {
                 .failed(&CallError::Unknown(e.clone()), revision),
             Err(_) => {}
         }
-        done
+        let late = operation.journaled.take().map(|journaled| journaled.late);
+        (done, late.unwrap_or_default())
     }
 
     async fn ways(
@@ -150,11 +164,15 @@ impl<'a> Settling<'a> {
         let mut wait = TaskAwait::new(task).deadline(left);
         wait.budget.cancel.clone_from(&self.ask.budget.cancel);
         let by = Settler::Task;
-        let (fact, known) = match self.caller().poll_task(wait).await {
+        let (fact, known) = match self.caller().await_task(wait).await {
             Ok(mut answer) => {
                 answer.operation = operation.id;
                 answer.attempts = operation.attempts;
-                (self.answered(&answer, &by), Known::Answered(Box::new(answer)))
+                answer.key.clone_from(&operation.key);
+                (
+                    self.answered(&answer, &by),
+                    Known::Answered(Box::new(answer)),
+                )
             }
             Err(TaskError::Failed(error)) => {
                 let error = operation.error(Without::new(Verdict::Failed(error)), None);
@@ -171,7 +189,7 @@ impl<'a> Settling<'a> {
                 return Err(self.unknown(operation, unsettled, Some(source)));
             }
         };
-        Ok(self.settled(operation.id, fact, known, by).await)
+        Ok(self.settled(operation, fact, known, by).await)
     }
 
     /// Sends the same request again, on the session that there is, as long as the tool is what it was.
@@ -202,10 +220,9 @@ impl<'a> Settling<'a> {
                     return Err(self.unknown(operation, unsettled, source));
                 }
             };
-            let attempt = AttemptId::mint();
-            self.claim.append(Fact::Dispatching { attempt }).await?;
             let ground = Some(Ground::of(contract));
-            let without = match operation.attempt_as(attempt, only_in, ground).await {
+            // It is durable before it is handed over.
+            let lost = match operation.attempt_once(only_in, ground).await {
                 Ok(answered) => {
                     let done = Done {
                         result: answered.result,
@@ -216,24 +233,25 @@ impl<'a> Settling<'a> {
                     };
                     return self.answered_again(operation, done).await;
                 }
-                Err(without) => without,
+                Err(lost) => lost,
             };
-            let retry_after = without.report.retry_after.as_deref();
-            wait = repeats
-                .backoff
-                .wait(failures, rand::random())
-                .max(retry_after.and_then(retry_after_seconds).unwrap_or_default());
-            if without.misplaced {
+            let retry_after = lost.report.retry_after.as_deref();
+            wait = repeats.backoff.wait(failures, rand::random()).max(
+                retry_after
+                    .and_then(retry_after_seconds)
+                    .unwrap_or_default(),
+            );
+            if lost.misplaced {
                 // The session on which the tool was compared is gone, and nothing was sent.
                 continue;
             }
-            let cancelled = without.cancelled;
-            let error = operation.error(without, None);
+            let cancelled = lost.cancelled;
+            let error = operation.error(lost, None);
             if error.outcome() != Outcome::Unknown {
                 let found = self.ended(operation, error, Settler::Repeat).await?;
                 return Ok(Found::Resolution(found));
             }
-            self.claim.append(lost(&error, Settler::Repeat)).await?;
+            append(operation, without(&error, Settler::Repeat)).await?;
             if cancelled {
                 return Err(self.stays(Unsettled::Interrupted, error));
             }
@@ -261,10 +279,10 @@ impl<'a> Settling<'a> {
                 return Ok(Found::Resolution(found));
             }
         };
-        let answer = tool_answer(self.line, &self.record.intent.tool, operation.id, done);
+        let answer = operation.answer(done);
         if let Some(task) = answer.task() {
             let (task, kept) = (task.clone(), task.clone());
-            self.claim.append(Fact::Task { task: kept }).await?;
+            append(operation, Fact::Task { task: kept }).await?;
             return Ok(Found::Task(task));
         }
         if answer.input_required().is_some() {
@@ -274,7 +292,7 @@ impl<'a> Settling<'a> {
         }
         let fact = self.answered(&answer, &by);
         let known = Known::Answered(Box::new(answer));
-        let found = self.settled(operation.id, fact, known, by).await;
+        let found = self.settled(operation, fact, known, by).await;
         Ok(Found::Resolution(found))
     }
 
@@ -294,11 +312,10 @@ impl<'a> Settling<'a> {
         let over = self.over_since();
         let found = match operation.look_up(&contract, before, over).await {
             Ok(done) => {
-                let tool = &self.record.intent.tool;
-                let answer = tool_answer(self.line, tool, operation.id, done);
+                let answer = operation.answer(done);
                 let fact = self.answered(&answer, &by);
                 let known = Known::Answered(Box::new(answer));
-                self.settled(operation.id, fact, known, by).await
+                self.settled(operation, fact, known, by).await
             }
             Err(error) => self.ended(operation, error, by).await?,
         };
@@ -330,12 +347,13 @@ impl<'a> Settling<'a> {
     }
 
     fn answered(&self, answer: &ToolAnswer, by: &Settler) -> Fact {
-        let whole = serde_json::to_value(answer.clone().into_server_result());
-        Fact::Answered {
+        let result = answer.clone().into_server_result();
+        let kept = result_fact(self.journal, &result, by.clone());
+        kept.unwrap_or(Fact::Answered {
             is_error: answer.is_error(),
-            answer: whole.map_or(Kept::Nothing, |whole| self.journal.kept(whole)),
+            answer: Kept::Nothing,
             by: by.clone(),
-        }
+        })
     }
 
     /// What an end without a result comes to: known, or as unknown as before.
@@ -345,37 +363,40 @@ impl<'a> Settling<'a> {
         error: CallError,
         by: Settler,
     ) -> Result<Resolution, ResolveError> {
-        let fact = lost(&error, by.clone());
+        let fact = without(&error, by.clone());
         let known = match error {
             CallError::Failed(failed) => Known::Failed(failed),
             CallError::NotSent(e) if matches!(e.reason, NotSentReason::AbsenceIsFinal) => {
                 Known::DidNotRun(e)
             }
             CallError::NotSent(_) => {
+                append(operation, fact).await?;
                 return Err(self.stays(Unsettled::RepeatNotSent, error));
             }
             // The attempt before it may have run, whatever the server says of this one.
             CallError::Rejected(_) => {
+                append(operation, fact).await?;
                 return Err(self.stays(Unsettled::RepeatRejected, error));
             }
             CallError::Unknown(unknown) => return Err(ResolveError::StillUnknown(unknown)),
         };
-        Ok(self.settled(operation.id, fact, known, by).await)
+        Ok(self.settled(operation, fact, known, by).await)
     }
 
     /// Records what is known. Where that fails it is known all the same.
     async fn settled(
         &self,
-        operation: OperationId,
+        operation: &Operation<'_>,
         fact: Fact,
         known: Known,
         by: Settler,
     ) -> Resolution {
-        if let Err(error) = self.claim.append(fact).await {
-            tracing::error!(%operation, %error, "the outcome could not be recorded");
+        let id = operation.id;
+        if let Err(error) = append(operation, fact).await {
+            tracing::error!(operation = %id, %error, "the outcome could not be recorded");
         }
         Resolution {
-            operation,
+            operation: id,
             by,
             known,
         }
@@ -383,15 +404,9 @@ impl<'a> Settling<'a> {
 
     /// Why nobody knew before.
     fn cause(&self) -> UnknownCause {
-        let cause = self.record.history.iter().rev().find_map(|entry| {
-            Some(match &entry.fact {
-                Fact::Without { failure, .. } => Arc::from(&*failure.cause),
-                Fact::Abandoned { .. } => Arc::from("host_gone"),
-                _ => return None,
-            })
-        });
-        let cause = cause.unwrap_or_else(|| Arc::from("no_answer"));
-        UnknownCause::InJournal { cause }
+        UnknownCause::InJournal {
+            cause: why_unknown(self.record).into(),
+        }
     }
 
     fn unknown(
@@ -436,33 +451,10 @@ fn word(by: &Settler) -> &'static str {
     }
 }
 
-/// An end without a result, for the journal.
-fn lost(error: &CallError, by: Settler) -> Fact {
-    let cause = match error {
-        CallError::NotSent(e) => e.reason.as_str(),
-        CallError::Rejected(_) => "rejected",
-        CallError::Failed(_) => "failed",
-        CallError::Unknown(e) => e.cause.as_str(),
-    };
-    let (said, status) = (error.server_error(), error.http_status());
-    without(error.outcome(), cause, said, status, by)
-}
-
-pub(super) fn without(
-    outcome: Outcome,
-    cause: &str,
-    said: Option<&ServerError>,
-    status: Option<u16>,
-    by: Settler,
-) -> Fact {
-    Fact::Without {
-        outcome,
-        failure: Failure {
-            cause: cause.to_owned(),
-            code: said.map(|error| error.code),
-            message: said.map(|error| error.message.clone()),
-            status,
-        },
-        by,
+/// Adds what happened.
+async fn append(operation: &Operation<'_>, fact: Fact) -> Result<(), StoreError> {
+    match &operation.journaled {
+        Some(journaled) => journaled.append(fact).await.map(drop),
+        None => unreachable!("what is resolved is journaled"),
     }
 }

@@ -3,12 +3,11 @@
 use rmcp::model::TaskPayload;
 use serde_json::Value;
 
-use super::settle::without;
 use crate::{
-    call::{Caller, tasks::server_error},
+    call::{Caller, recorded::failure, tasks::server_error},
     error::CallError,
     evidence::Outcome,
-    journal::{Fact, Journal, Kept, Settler, State, Taken, table},
+    journal::{Claimed, Fact, Journal, Settler, State},
     operation::TaskHandle,
 };
 
@@ -21,10 +20,11 @@ pub(in crate::call) fn end_of(journal: &Journal, payload: &TaskPayload) -> Optio
             answer: journal.kept(Value::Object(result.clone())),
             by,
         },
-        TaskPayload::Failed { error } => {
-            let error = server_error(error.clone());
-            without(Outcome::Failed, "failed", Some(&error), None, by)
-        }
+        TaskPayload::Failed { error } => Fact::Without {
+            outcome: Outcome::Failed,
+            failure: failure("server", Some(&server_error(error.clone())), None),
+            by,
+        },
         TaskPayload::Cancelled => Fact::Cancelled { by },
         _ => return None,
     })
@@ -35,8 +35,11 @@ pub(in crate::call) fn gone(error: &CallError) -> Option<Fact> {
     let CallError::Rejected(e) = error else {
         return None;
     };
-    let (by, error) = (Settler::Task, e.error.as_ref());
-    Some(without(Outcome::Unknown, "task_gone", error, e.status, by))
+    Some(Fact::Without {
+        outcome: Outcome::Unknown,
+        failure: failure("task_gone", e.error.as_ref(), e.status),
+        by: Settler::Task,
+    })
 }
 
 impl Caller<'_> {
@@ -50,26 +53,43 @@ impl Caller<'_> {
         let Some(operation) = task.operation() else {
             return;
         };
-        let claim = match journal.take(operation).await {
-            Ok(Taken::Yes(claim)) => claim,
+        let tell = |error| {
+            tracing::error!(%operation, %error, "the end of its task could not be recorded");
+        };
+        let (held, record) = match journal.claim(operation).await {
+            Ok(Claimed::Yes(held, record)) => (held, record),
             // Nothing is lost: the server tells it again to whoever asks.
             Ok(_) => return,
-            Err(error) => {
-                tracing::error!(%operation, %error, "the end of its task could not be recorded");
-                return;
-            }
+            Err(error) => return tell(error),
         };
-        let record = &claim.record;
         // A handle can be put together by hand.
         let is_its = record.intent.connection == self.line.name
             && record.task().is_some_and(|kept| kept.id() == task.id());
-        let is_news =
-            record.state != State::OutcomeUnknown || fact.event() != table::Event::LoseSight;
-        if !is_its || !is_news {
-            return claim.release().await;
-        }
-        if let Err(error) = claim.append(fact).await {
-            tracing::error!(%operation, %error, "the end of its task could not be recorded");
+        let settles = !matches!(
+            fact,
+            Fact::Without {
+                outcome: Outcome::Unknown,
+                ..
+            }
+        );
+        let is_news = settles || record.state != State::OutcomeUnknown;
+        let noted = match is_its && is_news {
+            true => journal
+                .append(&held, fact)
+                .await
+                .map(|state| state.is_settled()),
+            false => Ok(false),
+        };
+        let left = match noted {
+            Ok(true) => return,
+            Ok(false) => journal.release(&held).await,
+            Err(error) => {
+                tell(error);
+                journal.release(&held).await
+            }
+        };
+        if let Err(error) = left {
+            tell(error);
         }
     }
 }
