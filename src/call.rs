@@ -107,6 +107,7 @@ impl<'a> Caller<'a> {
             name,
             arguments,
             key,
+            keep_arguments: _,
             input,
             budget,
             ..

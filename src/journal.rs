@@ -8,6 +8,7 @@
 
 mod claim;
 mod memory;
+mod moment;
 mod record;
 mod store;
 pub mod table;
@@ -23,7 +24,7 @@ use tokio::{sync::Notify, time::Instant};
 
 pub(crate) use claim::FreeOnPanic;
 pub use memory::MemoryStore;
-pub use record::{Entry, Fact, Failure, Intent, Kept, Owner, Record, Settler};
+pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;
 

@@ -126,6 +126,7 @@
 //! | [`handle`] | what users hold, and the rights that come with it |
 //! | [`toolbox`] | one namespace of tools over many connections |
 //! | [`supervisor`] | opening, lending, shutting down |
+//! | `receipts` | the durable half of a server's tool, with the feature `receipts` |
 //! | [`link`] | a supervisor below an actor of the host's own |
 //!
 //! Three more show nothing: `telemetry` (one span for each operation), `transport` (bytes, HTTP and
@@ -157,6 +158,8 @@ pub mod journal;
 pub mod link;
 pub mod operation;
 pub mod policy;
+#[cfg(feature = "receipts")]
+pub mod receipts;
 mod session;
 pub mod spec;
 pub mod subscription;

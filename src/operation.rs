@@ -88,6 +88,7 @@ pub struct ToolCall {
     pub(crate) name: String,
     pub(crate) arguments: Value,
     pub(crate) key: Option<IdempotencyKey>,
+    pub(crate) keep_arguments: bool,
     pub(crate) input: Input,
     pub(crate) budget: Budget,
 }
@@ -104,6 +105,7 @@ impl ToolCall {
             name: name.into(),
             arguments,
             key: None,
+            keep_arguments: false,
             input: Input::default(),
             budget: Budget::default(),
         }
@@ -117,6 +119,21 @@ impl ToolCall {
     pub fn idempotency_key(mut self, key: IdempotencyKey) -> Self {
         self.key = Some(key);
         self
+    }
+
+    /// Lets a [`journal`](crate::journal) keep the arguments as they are, and not only their
+    /// fingerprint: so that the call can be repeated under its key after a restart, where its contract
+    /// allows that. They are kept as long as the answer.
+    #[must_use]
+    pub fn keep_arguments(mut self) -> Self {
+        self.keep_arguments = true;
+        self
+    }
+
+    /// Whether a journal may keep the arguments.
+    #[must_use]
+    pub fn keeps_arguments(&self) -> bool {
+        self.keep_arguments
     }
 
     /// The tool's name.

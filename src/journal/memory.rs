@@ -13,15 +13,27 @@ use super::{
 };
 use crate::operation::{AttemptId, ConnectionName, IdempotencyKey, OperationId};
 
+/// Who has the operations of a store that no other process sees.
+const HOST: &str = "this process";
+
 /// Keeps operations in memory.
 #[derive(Default)]
 pub struct MemoryStore(Mutex<Book>);
 
 #[derive(Default)]
 struct Book {
-    records: BTreeMap<OperationId, Record>,
+    pages: BTreeMap<OperationId, Page>,
+    /// The last operation that was accepted under a key.
     keys: HashMap<(ConnectionName, IdempotencyKey), OperationId>,
     closed: bool,
+}
+
+struct Page {
+    record: Record,
+    /// One more each time that the operation changes hands.
+    fence: u64,
+    /// Whether somebody is resolving it.
+    claimed: bool,
 }
 
 impl MemoryStore {
@@ -44,60 +56,88 @@ impl MemoryStore {
     }
 }
 
-impl Book {
-    fn held(&mut self, held: &Held) -> Result<&mut Record, StoreError> {
-        let record = self.records.get_mut(&held.operation);
-        record
-            .filter(|record| record.owner.as_ref().map(|owner| owner.fence) == Some(held.fence))
-            .ok_or(StoreError::Fenced)
+impl Page {
+    fn pass_on(&mut self) {
+        self.fence += 1;
+        self.record.owner = Some(Owner::new(HOST, self.fence));
+    }
+
+    fn held(&self) -> Held {
+        Held {
+            operation: self.record.intent.operation,
+            row: 0,
+            fence: self.fence,
+        }
     }
 }
 
-fn now(fact: Fact) -> Entry {
-    Entry {
-        at: SystemTime::now(),
-        fact,
+impl Book {
+    fn held(&mut self, held: &Held) -> Result<&mut Page, StoreError> {
+        let page = self.pages.get_mut(&held.operation);
+        page.filter(|page| page.fence == held.fence)
+            .ok_or(StoreError::Fenced)
+    }
+
+    /// The operation that has the id, or the key and has not freed it.
+    fn rival(&self, intent: &Intent) -> Option<&Record> {
+        let under_key = || {
+            let key = (intent.connection.clone(), intent.key.clone()?);
+            let page = self.pages.get(self.keys.get(&key)?)?;
+            (!page.record.state.frees_its_key()).then_some(page)
+        };
+        let page = self.pages.get(&intent.operation).or_else(under_key)?;
+        Some(&page.record)
+    }
+
+    /// The operations that `chosen` lets through, at most so many.
+    fn pick(&self, at_most: usize, chosen: impl Fn(&Record) -> bool) -> Vec<OperationId> {
+        let records = self.pages.iter().filter(|(_, page)| chosen(&page.record));
+        records.take(at_most).map(|(id, _)| *id).collect()
+    }
+
+    fn remove(&mut self, operation: OperationId) {
+        let Some(Page { record, .. }) = self.pages.remove(&operation) else {
+            return;
+        };
+        if let Some(key) = record.intent.key {
+            let key = (record.intent.connection, key);
+            // Another may have taken the key since.
+            if self.keys.get(&key) == Some(&operation) {
+                self.keys.remove(&key);
+            }
+        }
     }
 }
 
 impl Store for MemoryStore {
     fn accept(&self, intent: Intent, first: Option<AttemptId>) -> Stored<'_, Accepted> {
         self.with(|book| {
-            let id = intent.operation;
-            let key = intent
-                .key
-                .clone()
-                .map(|key| (intent.connection.clone(), key));
-            let by_key = key.as_ref().and_then(|key| book.keys.get(key)).copied();
-            if let Some(found) = book.records.get(&id).or_else(|| {
-                book.records
-                    .get(&by_key?)
-                    .filter(|record| !record.state.frees_its_key())
-            }) {
+            if let Some(found) = book.rival(&intent) {
                 return Ok(Accepted::Found(Box::new(found.clone())));
             }
+            let id = intent.operation;
+            if let Some(key) = &intent.key {
+                book.keys
+                    .insert((intent.connection.clone(), key.clone()), id);
+            }
             let mut record = Record::new(intent);
-            record.owner = Some(Owner {
-                host: "this process".to_owned(),
-                fence: 1,
-            });
             if let Some(attempt) = first {
-                record.apply(now(Fact::Dispatching { attempt }))?;
+                record.apply(Entry::now(Fact::Dispatching { attempt }))?;
             }
-            book.records.insert(id, record);
-            if let Some(key) = key {
-                book.keys.insert(key, id);
-            }
-            Ok(Accepted::New(Held {
-                operation: id,
-                row: 0,
-                fence: 1,
-            }))
+            let mut page = Page {
+                record,
+                fence: 0,
+                claimed: false,
+            };
+            page.pass_on();
+            let held = page.held();
+            book.pages.insert(id, page);
+            Ok(Accepted::New(held))
         })
     }
 
     fn append<'a>(&'a self, held: &'a Held, fact: Fact) -> Stored<'a, State> {
-        self.with(|book| Ok(book.held(held)?.apply(now(fact))?))
+        self.with(|book| Ok(book.held(held)?.record.apply(Entry::now(fact))?))
     }
 
     fn find<'a>(&'a self, by: By<'a>) -> Stored<'a, Option<Record>> {
@@ -109,55 +149,61 @@ impl Store for MemoryStore {
                     book.keys.get(&key).copied()
                 }
             };
-            Ok(id.and_then(|id| book.records.get(&id)).cloned())
+            let page = id.and_then(|id| book.pages.get(&id));
+            Ok(page.map(|page| page.record.clone()))
         })
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Stored<'a, Vec<Record>> {
         self.with(|book| {
-            let chosen = book.records.iter().filter(|(id, record)| {
-                let states = filter.states.as_ref();
-                filter.after.is_none_or(|after| **id > after)
-                    && states.is_none_or(|states| states.contains(&record.state))
+            let ids = book.pick(filter.limit, |record| {
+                let Intent {
+                    operation,
+                    connection,
+                    ..
+                } = &record.intent;
+                filter.after.is_none_or(|after| *operation > after)
+                    && filter
+                        .states
+                        .as_ref()
+                        .is_none_or(|states| states.contains(&record.state))
                     && filter
                         .connection
                         .as_ref()
-                        .is_none_or(|name| *name == record.intent.connection)
+                        .is_none_or(|name| name == connection)
             });
-            Ok(chosen
-                .take(filter.limit)
-                .map(|(_, record)| record.clone())
-                .collect())
+            let pages = ids.iter().filter_map(|id| book.pages.get(id));
+            Ok(pages.map(|page| page.record.clone()).collect())
         })
     }
 
     fn claim(&self, operation: OperationId) -> Stored<'_, Claimed> {
         self.with(|book| {
-            let Some(record) = book.records.get_mut(&operation) else {
+            let Some(page) = book.pages.get_mut(&operation) else {
                 return Ok(Claimed::Missing);
             };
-            if record.state.is_settled() {
-                return Ok(Claimed::Settled(Box::new(record.clone())));
+            let state = page.record.state;
+            if state.is_settled() {
+                return Ok(Claimed::Settled(Box::new(page.record.clone())));
             }
-            if record.state != State::OutcomeUnknown {
-                return Ok(Claimed::Elsewhere(Box::new(record.clone())));
+            if state != State::OutcomeUnknown || page.claimed {
+                return Ok(Claimed::Elsewhere(Box::new(page.record.clone())));
             }
-            let fence = record.owner.as_ref().map_or(0, |owner| owner.fence) + 1;
-            record.owner = Some(Owner {
-                host: "this process".to_owned(),
-                fence,
-            });
-            let held = Held {
-                operation,
-                row: 0,
-                fence,
-            };
-            Ok(Claimed::Yes(held, Box::new(record.clone())))
+            page.claimed = true;
+            page.pass_on();
+            Ok(Claimed::Yes(page.held(), Box::new(page.record.clone())))
         })
     }
 
-    fn release<'a>(&'a self, _: &'a Held) -> Stored<'a, ()> {
-        self.with(|_| Ok(()))
+    fn release<'a>(&'a self, held: &'a Held) -> Stored<'a, ()> {
+        self.with(|book| {
+            let page = book.held(held)?;
+            if page.record.state == State::OutcomeUnknown {
+                page.claimed = false;
+                page.pass_on();
+            }
+            Ok(())
+        })
     }
 
     fn sweep(
@@ -167,16 +213,35 @@ impl Store for MemoryStore {
         at_most: usize,
     ) -> Stored<'_, Swept> {
         self.with(|book| {
-            let _ = (answers, tombstones, at_most, book);
-            Ok(Swept::default())
+            let before = |record: &Record, bound| record.settled_at().is_some_and(|at| at < bound);
+            let to_remove = book.pick(at_most, |record| {
+                let state = record.state;
+                state == State::Forgotten && before(record, tombstones)
+                    || state.frees_its_key() && before(record, answers)
+            });
+            let to_forget = book.pick(at_most, |record| {
+                let state = record.state;
+                state != State::Forgotten && !state.frees_its_key() && before(record, answers)
+            });
+            for id in &to_remove {
+                book.remove(*id);
+            }
+            for id in &to_forget {
+                if let Some(page) = book.pages.get_mut(id) {
+                    page.record.apply(Entry::now(Fact::Forgotten))?;
+                }
+            }
+            Ok(Swept {
+                forgotten: to_forget.len(),
+                removed: to_remove.len(),
+            })
         })
     }
 
     fn close(&self) -> Stored<'_, ()> {
-        self.with(|book| {
-            book.closed = true;
-            Ok(())
-        })
+        let mut book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        book.closed = true;
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn is_shared(&self) -> bool {

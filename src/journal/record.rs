@@ -1,11 +1,14 @@
 //! What the journal keeps of an operation: its intent, and what happened to it, in order.
 
-use std::time::SystemTime;
+use std::{fmt, time::SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::table::{Event, Illegal, State, next};
+use super::{
+    moment,
+    table::{Event, Illegal, State, next},
+};
 use crate::{
     evidence::Outcome,
     operation::{
@@ -14,8 +17,11 @@ use crate::{
     policy::ToolContract,
 };
 
+#[cfg(test)]
+mod tests;
+
 /// What is known about an operation before anything of it is sent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Intent {
     /// The operation.
@@ -25,24 +31,68 @@ pub struct Intent {
     /// The tool.
     pub tool: String,
     /// The key: the caller's, or one minted for this operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<IdempotencyKey>,
     /// The tool and its arguments, as far as they have to be told apart. The argument that a `keyed`
     /// contract fills is not among them.
     pub fingerprint: Fingerprint,
     /// The arguments as the caller gave them, where it allows that they are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Map<String, Value>>,
     /// The contract in force.
     pub contract: ToolContract,
     /// The tool's input schema at the time, where the contract may repeat the call: its fingerprint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Fingerprint>,
-    /// When it was accepted.
+    /// When it was accepted, by the clock of its host.
+    #[serde(with = "moment")]
     pub accepted_at: SystemTime,
+}
+
+impl Intent {
+    /// The intent to call `tool` on `connection`, at most once and without a key, accepted now.
+    #[must_use]
+    pub fn new(
+        operation: OperationId,
+        connection: ConnectionName,
+        tool: impl Into<String>,
+        fingerprint: Fingerprint,
+    ) -> Self {
+        Self {
+            operation,
+            connection,
+            tool: tool.into(),
+            key: None,
+            fingerprint,
+            arguments: None,
+            contract: ToolContract::AtMostOnce,
+            schema: None,
+            accepted_at: SystemTime::now(),
+        }
+    }
+}
+
+impl fmt::Debug for Intent {
+    /// Shows neither key nor arguments.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Intent")
+            .field("operation", &self.operation)
+            .field("connection", &self.connection)
+            .field("tool", &self.tool)
+            .field("has_key", &self.key.is_some())
+            .field("keeps_arguments", &self.arguments.is_some())
+            .field("contract", &self.contract)
+            .field("accepted_at", &self.accepted_at)
+            .finish_non_exhaustive()
+    }
 }
 
 /// One thing that happened to an operation, with when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When it was recorded, by the clock of the host that recorded it.
+    /// When it was recorded, by the clock of the host that recorded it. The order of a history is the
+    /// order of its entries, whatever their times say: clocks are set back.
+    #[serde(with = "moment")]
     pub at: SystemTime,
     /// What.
     pub fact: Fact,
@@ -50,7 +100,7 @@ pub struct Entry {
 
 /// One thing that happened to an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "fact", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fact {
     /// An attempt is about to be handed over.
@@ -98,7 +148,7 @@ pub enum Fact {
 }
 
 /// A server's answer, as far as it was kept.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {
     /// The whole result.
@@ -112,8 +162,19 @@ pub enum Kept {
     Nothing,
 }
 
+impl fmt::Debug for Kept {
+    /// Shows nothing of the answer.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(_) => f.write_str("Whole(..)"),
+            Self::TooLarge { bytes } => write!(f, "TooLarge({bytes} bytes)"),
+            Self::Nothing => f.write_str("Nothing"),
+        }
+    }
+}
+
 /// What a journal keeps of an error.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Failure {
     /// The cause as a word, such as `session_ended`, `deadline`, `journal`.
@@ -129,9 +190,59 @@ pub struct Failure {
     pub status: Option<u16>,
 }
 
+impl Failure {
+    /// The most that is kept of a message, in bytes: enough for what a person needs to read, and no
+    /// place to store documents in.
+    pub const MAX_MESSAGE_BYTES: usize = 4 * 1024;
+
+    /// A failure with this cause.
+    #[must_use]
+    pub fn new(cause: impl Into<String>) -> Self {
+        Self {
+            cause: cause.into(),
+            ..Self::default()
+        }
+    }
+
+    /// With a JSON-RPC error's code and message, which is cut to
+    /// [`MAX_MESSAGE_BYTES`](Self::MAX_MESSAGE_BYTES).
+    #[must_use]
+    pub fn answered(mut self, code: i64, message: &str) -> Self {
+        self.code = Some(code);
+        self.message = Some(message.to_owned());
+        self.cut();
+        self
+    }
+
+    /// With an HTTP status.
+    #[must_use]
+    pub fn status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    pub(super) fn cut(&mut self) {
+        if let Some(message) = &mut self.message {
+            let most = message.floor_char_boundary(Self::MAX_MESSAGE_BYTES);
+            message.truncate(most);
+        }
+    }
+}
+
+impl fmt::Debug for Failure {
+    /// Shows nothing of the server's text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failure")
+            .field("cause", &self.cause)
+            .field("code", &self.code)
+            .field("status", &self.status)
+            .finish_non_exhaustive()
+    }
+}
+
 /// How what became of an operation came to be known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "by", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Settler {
     /// The call itself.
@@ -146,7 +257,8 @@ pub enum Settler {
         /// The session.
         generation: Generation,
     },
-    /// A repeat under the same key, as the contract allows.
+    /// A repeat under the same key, as the contract allows. A repeat that was refused or never left
+    /// says nothing of the attempts before it: the outcome stays unknown.
     Repeat,
     /// A look-up with the contract's status tool.
     LookUp,
@@ -161,6 +273,17 @@ pub enum Settler {
     },
 }
 
+impl Entry {
+    /// `fact`, now.
+    #[must_use]
+    pub fn now(fact: Fact) -> Self {
+        Self {
+            at: SystemTime::now(),
+            fact,
+        }
+    }
+}
+
 impl Fact {
     /// What this is to the table.
     #[must_use]
@@ -173,11 +296,12 @@ impl Fact {
                 true => Event::Fail,
                 false => Event::Succeed,
             },
-            Self::Without { outcome, .. } => match outcome {
-                Outcome::NotSent => Event::NotSend,
-                Outcome::Rejected => Event::Reject,
-                Outcome::Failed => Event::Fail,
-                Outcome::Unknown => Event::LoseSight,
+            Self::Without { outcome, by, .. } => match (outcome, by) {
+                (Outcome::NotSent | Outcome::Rejected, Settler::Repeat) => Event::LoseSight,
+                (Outcome::NotSent, _) => Event::NotSend,
+                (Outcome::Rejected, _) => Event::Reject,
+                (Outcome::Failed, _) => Event::Fail,
+                (Outcome::Unknown, _) => Event::LoseSight,
             },
             Self::Abandoned { .. } => Event::Abandon,
             Self::Cancelled { .. } => Event::Cancel,
@@ -196,7 +320,8 @@ pub struct Record {
     pub state: State,
     /// What happened to it, in order.
     pub history: Vec<Entry>,
-    /// The host that has it, and its lease.
+    /// The host that has it, or had it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
 }
 
@@ -208,6 +333,30 @@ pub struct Owner {
     pub host: String,
     /// The fencing number: one more each time that the operation changes hands.
     pub fence: u64,
+}
+
+impl Owner {
+    /// The host that calls itself `host`, with this fencing number.
+    #[must_use]
+    pub fn new(host: impl Into<String>, fence: u64) -> Self {
+        Self {
+            host: host.into(),
+            fence,
+        }
+    }
+}
+
+/// A history that cannot have happened: what was kept is not what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("entry {position} of the history of operation {operation} cannot have happened: {illegal}")]
+pub struct Impossible {
+    /// The operation.
+    pub operation: OperationId,
+    /// Which entry of its history it is, from 1 on.
+    pub position: usize,
+    /// What cannot be.
+    #[source]
+    pub illegal: Illegal,
 }
 
 impl Record {
@@ -240,14 +389,18 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// [`Illegal`], where the history is impossible: what was kept is not what was written.
+    /// [`Impossible`], where the history cannot have happened: what was kept is not what was written.
     pub fn replay(
         intent: Intent,
         history: impl IntoIterator<Item = Entry>,
-    ) -> Result<Self, Illegal> {
+    ) -> Result<Self, Impossible> {
         let mut record = Self::new(intent);
-        for entry in history {
-            record.apply(entry)?;
+        for (before, entry) in history.into_iter().enumerate() {
+            record.apply(entry).map_err(|illegal| Impossible {
+                operation: record.intent.operation,
+                position: before + 1,
+                illegal,
+            })?;
         }
         Ok(record)
     }
@@ -259,7 +412,15 @@ impl Record {
         u32::try_from(self.history.iter().filter(dispatched).count()).unwrap_or(u32::MAX)
     }
 
-    /// The task that the server made of it, if it told of one.
+    /// When what became of it was recorded: what it is kept by. `None` while that is not known.
+    #[must_use]
+    pub fn settled_at(&self) -> Option<SystemTime> {
+        let settled = |entry: &&Entry| !matches!(entry.fact, Fact::Forgotten);
+        let entry = self.history.iter().rev().find(settled)?;
+        self.state.is_settled().then_some(entry.at)
+    }
+
+    /// The task that the server made of it, if it told of one. The last, where there were several.
     #[must_use]
     pub fn task(&self) -> Option<&TaskHandle> {
         self.history
@@ -277,7 +438,8 @@ impl Record {
         self.history.last()
     }
 
-    /// Leaves the shape of what happened, and nothing of what was said.
+    /// Leaves the shape of what happened, and nothing of what caller and server said. Who gave a
+    /// verdict and why is no such thing, and stays as long as the tombstone.
     fn forget(&mut self) {
         self.intent.arguments = None;
         for entry in &mut self.history {
@@ -287,5 +449,8 @@ impl Record {
                 _ => {}
             }
         }
+        // What names a server's task may open it.
+        self.history
+            .retain(|entry| !matches!(entry.fact, Fact::Task { .. }));
     }
 }

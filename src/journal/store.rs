@@ -4,7 +4,7 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::SystemTime};
 
 use super::{
-    record::{Fact, Intent, Record},
+    record::{Fact, Impossible, Intent, Record},
     table::{Illegal, State},
 };
 use crate::operation::{AttemptId, ConnectionName, IdempotencyKey, OperationId};
@@ -15,31 +15,43 @@ pub type Stored<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Se
 /// Keeps what must not be forgotten.
 ///
 /// Whatever a write's future says, it says when that is durable. A future that is dropped may still
-/// write.
+/// write, and leaves the store as usable as it was. A write that is refused changes nothing.
+///
+/// The suite in `tests/journal.rs` says the same as a program, for every store.
 pub trait Store: Send + Sync + 'static {
     /// Records an intent, and with it, in the same write, the first attempt where there is one. An
     /// operation whose id is there already, or whose key another operation of the same connection has
-    /// and [has not freed](State::frees_its_key), is found instead.
+    /// and [has not freed](State::frees_its_key), is found instead. Of many that come with one key at
+    /// the same time, one is new.
     fn accept(&self, intent: Intent, first: Option<AttemptId>) -> Stored<'_, Accepted>;
 
     /// Adds what happened to an operation that one has, and says where it stands now.
+    /// [`Fenced`](StoreError::Fenced), where somebody else has it;
+    /// [`Illegal`](StoreError::Illegal), where the table does not allow it; either, where the operation
+    /// is settled.
     fn append<'a>(&'a self, held: &'a Held, fact: Fact) -> Stored<'a, State>;
 
-    /// Finds one operation.
+    /// Finds one operation. By key: the last that was accepted under it, also when it has freed it.
     fn find<'a>(&'a self, by: By<'a>) -> Stored<'a, Option<Record>>;
 
     /// The operations that `filter` lets through, in the order of their ids, from `after` on.
     fn list<'a>(&'a self, filter: &'a Filter) -> Stored<'a, Vec<Record>>;
 
-    /// Takes an unsettled operation in order to resolve it. One at a time has it: whoever had it before
-    /// is fenced out.
+    /// Takes an operation whose outcome is unknown in order to resolve it. Whoever ran it is fenced
+    /// out. One at a time has it: another claim finds it elsewhere until it is released or its host is
+    /// gone. An operation that is running is elsewhere, too.
     fn claim(&self, operation: OperationId) -> Stored<'_, Claimed>;
 
-    /// Gives up what was claimed, so that another may claim it at once. Settled operations need not be.
+    /// Gives up what was claimed, so that another may claim it at once: `held` is worth nothing from
+    /// then on. For what is settled, and for what runs, it does nothing.
     fn release<'a>(&'a self, held: &'a Held) -> Stored<'a, ()>;
 
-    /// Makes of answers that were settled before `answers` tombstones, and removes tombstones that were
-    /// settled before `tombstones`: at most `at_most` of each.
+    /// Takes away what was kept long enough, by [when it was settled](Record::settled_at).
+    ///
+    /// What was settled before `answers` becomes a tombstone, as [`Fact::Forgotten`] does it; where its
+    /// [key is free](State::frees_its_key), it is removed whole. Tombstones of what was settled before
+    /// `tombstones` are removed. At most `at_most` become tombstones and at most `at_most` are removed.
+    /// What is not settled stays.
     fn sweep(
         &self,
         answers: SystemTime,
@@ -47,7 +59,8 @@ pub trait Store: Send + Sync + 'static {
         at_most: usize,
     ) -> Stored<'_, Swept>;
 
-    /// Waits for all that was written, and gives up what this host has.
+    /// Waits for all that was written, and gives up what this host has. From then on the store answers
+    /// [`Closed`](StoreError::Closed), except to another close.
     fn close(&self) -> Stored<'_, ()>;
 
     /// Whether other hosts write here too, so that one that waits has to look now and then.
@@ -127,7 +140,7 @@ impl Default for Filter {
 pub struct Swept {
     /// Answers that became tombstones.
     pub forgotten: usize,
-    /// Tombstones that were removed.
+    /// Tombstones that were removed, and operations with a free key.
     pub removed: usize,
 }
 
@@ -169,4 +182,10 @@ pub enum StoreError {
     /// The store cannot be reached, or failed in another way.
     #[error("the journal's store failed: {0}")]
     Unavailable(Arc<str>),
+}
+
+impl From<Impossible> for StoreError {
+    fn from(impossible: Impossible) -> Self {
+        Self::Corrupt(impossible.to_string().into())
+    }
 }

@@ -22,9 +22,10 @@ pub enum State {
     /// The server answered with an error, or with a result that says that the tool failed: an effect
     /// may stand. → forgotten.
     Failed,
-    /// The server says that it did not run. → forgotten.
+    /// The server says that it did not run. The end: its key is free, and once it was kept for the
+    /// stated time it is removed whole.
     Rejected,
-    /// It provably never left, or its absence is final. → forgotten.
+    /// It provably never left, or its absence is final. The end, as with rejected.
     NotSent,
     /// It is established that it was stopped. → forgotten.
     Cancelled,
@@ -58,7 +59,8 @@ pub enum Event {
     Abandon,
     /// It is established that it was stopped.
     Cancel,
-    /// The time for which its answer was kept is over.
+    /// The time for which its answer was kept is over. Where the key is free there is nothing left to
+    /// refuse, so there is nothing to make a tombstone of.
     Forget,
 }
 
@@ -152,9 +154,7 @@ pub fn next(state: State, event: Event) -> Result<State, Illegal> {
         (S::Dispatching | S::CancelRequested | S::OutcomeUnknown, E::NotSend) => S::NotSent,
         (S::Dispatching | S::CancelRequested | S::OutcomeUnknown, E::Cancel) => S::Cancelled,
 
-        (S::Succeeded | S::Failed | S::Rejected | S::NotSent | S::Cancelled, E::Forget) => {
-            S::Forgotten
-        }
+        (S::Succeeded | S::Failed | S::Cancelled, E::Forget) => S::Forgotten,
         (state, event) => return Err(Illegal { state, event }),
     })
 }

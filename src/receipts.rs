@@ -1,0 +1,34 @@
+//! The durable half of a tool: its effect and a receipt for it are one transaction, so that a call
+//! which comes again under the same key is answered and not run.
+//!
+//! For servers made with rmcp. A tool is [declared](Definition), given a handler by a ledger
+//! ([`Ledger`]), and behaves by one [table](table::row). Its identity is a [`Scope`], which
+//! comes from the authenticated request through a [`Principal`], its name, and the caller's key,
+//! which is an argument that the tool documents.
+
+mod answer;
+mod bounds;
+mod call;
+mod definition;
+mod failure;
+mod flight;
+mod identity;
+mod ledger;
+mod principal;
+mod receipt;
+mod run;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+pub mod table;
+mod tool;
+
+pub use answer::{Answer, NotKept, Status};
+pub use bounds::{Bounds, OutOfBounds};
+pub use call::Call;
+pub use definition::{Definition, DefinitionError, Retention, Wording};
+pub use failure::{Failure, Refusal};
+pub use identity::{Arrival, Identity, Scope, ScopeError};
+pub use ledger::{Ledger, LedgerError, LedgerFuture, Settled, Swept};
+pub use principal::{Asked, Authorised, Denial, FixedScope, Principal};
+pub use receipt::{Conflict, Receipt, Standing};
+pub use tool::ReceiptTool;

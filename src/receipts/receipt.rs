@@ -1,0 +1,127 @@
+//! A receipt: what was asked under a key, and what it came to.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use super::table::Conflict;
+use super::{
+    failure::Refusal,
+    identity::Identity,
+    table::{self, Stored},
+};
+use crate::operation::{Fingerprint, OperationId};
+
+/// What a ledger keeps under a key.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Receipt {
+    /// The operation.
+    pub id: OperationId,
+    /// Under what it is found.
+    pub identity: Identity,
+    /// The version of the operation that it was run under.
+    pub version: u32,
+    /// What it was asked.
+    pub fingerprint: Fingerprint,
+    /// What it came to.
+    pub standing: Standing,
+    /// When it was begun.
+    pub at: SystemTime,
+    /// Until when its answer may be given out.
+    pub answered_until: SystemTime,
+    /// Until when its key is refused after that.
+    pub refused_until: SystemTime,
+}
+
+/// What an operation came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "standing", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Standing {
+    /// It was begun, durably, and is not over. → every other but expired.
+    Running,
+    /// It is done. → expired.
+    Completed {
+        /// The handler's result.
+        result: Value,
+    },
+    /// The tool's rules say no, and nothing was changed. → expired.
+    Refused {
+        /// Why.
+        refusal: Refusal,
+    },
+    /// It failed, and the tool keeps its failures. → expired.
+    Failed {
+        /// What may be told about it.
+        message: String,
+    },
+    /// It was stopped, and what it did before was undone or is nothing. → expired.
+    Cancelled,
+    /// What became of it cannot be established. → completed, refused, failed, cancelled, by knowledge
+    /// and never by time.
+    Unknown {
+        /// Where to look.
+        inspect: String,
+    },
+    /// Its answer was kept for the stated time and is gone. The end.
+    Expired,
+}
+
+impl Standing {
+    /// Where it stands, to the table.
+    #[must_use]
+    pub fn state(&self) -> table::State {
+        match self {
+            Self::Running => table::State::Running,
+            Self::Completed { .. }
+            | Self::Refused { .. }
+            | Self::Failed { .. }
+            | Self::Cancelled => table::State::Settled,
+            Self::Unknown { .. } => table::State::Unknown,
+            Self::Expired => table::State::Tombstone,
+        }
+    }
+
+    /// Whether an operation that stands here may come to stand at `next`.
+    #[must_use]
+    pub fn may_become(&self, next: &Self) -> bool {
+        use table::State::{Running, Settled, Tombstone, Unknown};
+        matches!(
+            (self.state(), next.state()),
+            (Running | Unknown, Settled | Unknown) | (Settled, Tombstone)
+        )
+    }
+}
+
+impl Receipt {
+    /// What the table has to know of it.
+    #[must_use]
+    pub fn stored(&self) -> Stored {
+        Stored {
+            version: self.version,
+            fingerprint: self.fingerprint,
+            state: self.standing.state(),
+            answered_until: millis(self.answered_until),
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn millis(at: SystemTime) -> i64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    })
+}
+
+/// The time that many milliseconds after 1970.
+#[expect(dead_code, reason = "ledgers use it next")]
+pub(crate) fn time(millis: i64) -> SystemTime {
+    let millis = u64::try_from(millis).unwrap_or(0);
+    let since = std::time::Duration::from_millis(millis);
+    SystemTime::UNIX_EPOCH
+        .checked_add(since)
+        .unwrap_or(SystemTime::UNIX_EPOCH)
+}

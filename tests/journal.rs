@@ -1,0 +1,18 @@
+//! What every store of the journal promises, said once and asked of each of them; and what the journal
+//! makes of a store.
+//!
+//! A store is added by a `Place` in `tests/journal/` and one line of `conforms!` below.
+
+#[path = "journal/conformance.rs"]
+mod conformance;
+#[path = "journal/memory.rs"]
+mod memory;
+#[path = "journal/model.rs"]
+mod model;
+#[path = "journal/place.rs"]
+mod place;
+mod support;
+
+use place::conforms;
+
+conforms!(memory_store, crate::memory::place);
