@@ -10,6 +10,7 @@ mod late;
 mod lists;
 mod notice;
 mod operation;
+mod receipts;
 mod recorded;
 mod requests;
 mod resend;
@@ -110,18 +111,21 @@ impl<'a> Caller<'a> {
             keep_arguments: _,
             input,
             budget,
-            ..
         } = call;
         let id = budget.operation();
         let contract = self.line.settings.contracts.for_tool(&name);
         // The key of a look-up is one that the server was given with the call, and nobody but the
         // caller can have done that.
-        let keyed = matches!(contract, ToolContract::Keyed { .. });
+        let keyed = matches!(
+            contract,
+            ToolContract::Keyed { .. } | ToolContract::Receipts
+        );
         let key = key.or_else(|| keyed.then(IdempotencyKey::mint));
         let request = tool_request(&name, arguments, contract, key.as_ref());
-        let request = request.map(|mut request| {
+        let request = request.and_then(|mut request| {
+            receipts::check_meta(contract, key.as_ref(), &budget)?;
             put_input(&mut request, input);
-            request
+            Ok(request)
         });
         let mut operation = self.operation(id, OperationKind::ToolCall, request, &budget)?;
         operation.tool = Some(name);
@@ -311,6 +315,7 @@ impl<'a> Caller<'a> {
             schema: None,
             times,
             attempts: 0,
+            first_attempt: None,
             generation: None,
             admitted: self.admitted,
             rounds: self.rounds,
@@ -392,7 +397,11 @@ fn tool_request(
     if let Some(arguments) = arguments {
         params = params.with_arguments(arguments);
     }
-    Ok(CallToolRequest::new(params).into())
+    let mut request = CallToolRequest::new(params).into();
+    if let (ToolContract::Receipts, Some(key)) = (contract, key) {
+        receipts::put_key(&mut request, key);
+    }
+    Ok(request)
 }
 
 fn times(budget: &Budget, limits: &Limits) -> Result<Times, InvalidRequest> {

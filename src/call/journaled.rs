@@ -87,7 +87,7 @@ impl Asks {
                 Fingerprint::of(&call.name, &others)
             }
         };
-        let kept = journal.settings().keep_arguments;
+        let kept = call.keep_arguments || journal.settings().keep_arguments;
         Self {
             fingerprint,
             arguments: kept.then(|| arguments.clone()),
@@ -401,8 +401,11 @@ impl Journaled {
     }
 
     /// Lets others resolve the operation, and gives what may still be heard of it.
-    pub(super) async fn leave_unknown(self: Box<Self>) -> Vec<Box<Late>> {
-        if let Err(error) = self.journal.release(&self.held).await {
+    async fn leave_unknown(self: Box<Self>) -> Vec<Box<Late>> {
+        // One that was claimed for its next round. Whoever ran it from the start is in nobody's way.
+        if self.goes_on
+            && let Err(error) = self.journal.release(&self.held).await
+        {
             let operation = self.held.operation;
             tracing::error!(%operation, %error, "an unknown outcome could not be released");
         }
@@ -427,10 +430,7 @@ async fn tidy_up(journal: Journal, intent: Intent) {
         };
         let fact = Fact::Without {
             outcome: Outcome::NotSent,
-            failure: Failure {
-                cause: "journal".into(),
-                ..Failure::default()
-            },
+            failure: Failure::new("journal"),
             by: Settler::Call {
                 generation: None,
                 attempts: 0,

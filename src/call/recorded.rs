@@ -15,9 +15,6 @@ use crate::{
     operation::{Generation, OperationKind},
 };
 
-/// A server's message is cut here: the journal is no log of servers' texts.
-const MESSAGE_CHARS: usize = 512;
-
 /// The cause of an outcome that is unknown because the server asked for input and stands half-way.
 pub(super) const INPUT_REQUIRED: &str = "input_required";
 
@@ -59,10 +56,7 @@ impl Operation<'_> {
 pub(super) fn half_way(by: Settler) -> Fact {
     Fact::Without {
         outcome: Outcome::Unknown,
-        failure: Failure {
-            cause: INPUT_REQUIRED.into(),
-            ..Failure::default()
-        },
+        failure: Failure::new(INPUT_REQUIRED),
         by,
     }
 }
@@ -97,11 +91,13 @@ pub(super) fn without(error: &CallError, by: Settler) -> Fact {
 }
 
 pub(super) fn failure(cause: &str, error: Option<&ServerError>, status: Option<u16>) -> Failure {
-    Failure {
-        cause: cause.into(),
-        code: error.map(|error| error.code),
-        message: error.map(|error| error.message.chars().take(MESSAGE_CHARS).collect()),
-        status,
+    let mut failure = Failure::new(cause);
+    if let Some(error) = error {
+        failure = failure.answered(error.code, &error.message);
+    }
+    match status {
+        Some(status) => failure.status(status),
+        None => failure,
     }
 }
 
