@@ -10,6 +10,8 @@ mod claim;
 mod memory;
 mod moment;
 mod record;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 pub mod table;
 
@@ -25,6 +27,8 @@ use tokio::{sync::Notify, time::Instant};
 pub(crate) use claim::FreeOnPanic;
 pub use memory::MemoryStore;
 pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;
 

@@ -3,6 +3,8 @@
 //!
 //! A store is added by a `Place` in `tests/journal/` and one line of `conforms!` below.
 
+#[path = "journal/child.rs"]
+mod child;
 #[path = "journal/conformance.rs"]
 mod conformance;
 #[path = "journal/memory.rs"]
@@ -11,8 +13,15 @@ mod memory;
 mod model;
 #[path = "journal/place.rs"]
 mod place;
+#[path = "journal/sqlite.rs"]
+mod sqlite;
+#[path = "journal/sqlite_faults.rs"]
+mod sqlite_faults;
+#[path = "journal/sqlite_killed.rs"]
+mod sqlite_killed;
 mod support;
 
 use place::conforms;
 
 conforms!(memory_store, crate::memory::place);
+conforms!(sqlite_store, crate::sqlite::place);
