@@ -210,8 +210,14 @@ impl Host {
 fn shown(what: &What) -> Option<Value> {
     Some(match what {
         What::AttemptStarted {
-            operation, number, ..
-        } => json!({"event": "attempt_started", "operation": operation, "number": number}),
+            operation,
+            kind,
+            number,
+            ..
+        } => {
+            json!({"event": "attempt_started", "operation": operation, "method": kind.method(),
+            "number": number})
+        }
         What::OutcomeUnknown {
             operation, cause, ..
         } => json!({"event": "outcome_unknown", "operation": operation, "cause": cause}),

@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use crate::support::{HARD, example, world::World};
 
 /// A host process. Dropped, it is killed.
-pub struct HostProcess {
+pub(super) struct HostProcess {
     child: Child,
     orders: ChildStdin,
     lines: Receiver<Value>,
 }
 
 /// What a host is started with.
-pub fn options(world: &World, contract: &ToolContract) -> Value {
+pub(super) fn options(world: &World, contract: &ToolContract) -> Value {
     let mut options = json!({
         "journal": journal_of(world),
         "era": match world.era { Era::Discover => "discover", _ => "initialize" },
@@ -46,13 +46,13 @@ pub fn options(world: &World, contract: &ToolContract) -> Value {
     options
 }
 
-pub fn journal_of(world: &World) -> PathBuf {
+pub(super) fn journal_of(world: &World) -> PathBuf {
     world.bed.file("journal.sqlite")
 }
 
 impl HostProcess {
     /// Starts a host and waits until it has opened its journal and its connection.
-    pub fn start(options: &Value) -> Self {
+    pub(super) fn start(options: &Value) -> Self {
         let mut child = Command::new(example("journal_host"))
             .arg(options.to_string())
             .stdin(Stdio::piped())
@@ -79,12 +79,12 @@ impl HostProcess {
         host
     }
 
-    pub fn order(&mut self, order: &Value) {
+    pub(super) fn order(&mut self, order: &Value) {
         writeln!(self.orders, "{order}").expect("the host reads");
     }
 
     /// The next line for which `wanted` holds.
-    pub fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(super) fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             match self.lines.recv_timeout(HARD) {
                 Ok(line) if wanted(&line) => return line,
@@ -96,13 +96,13 @@ impl HostProcess {
     }
 
     /// Gives an order and waits for its answer.
-    pub fn ask(&mut self, order: Value) -> Value {
+    pub(super) fn ask(&mut self, order: Value) -> Value {
         self.order(&order);
         self.until(|line| line["did"] == order["do"])
     }
 
     /// What is not settled.
-    pub fn listed(&mut self) -> Vec<Value> {
+    pub(super) fn listed(&mut self) -> Vec<Value> {
         let mut answer = self.ask(json!({"do": "list"}));
         match answer["operations"].take() {
             Value::Array(records) => records,
@@ -111,13 +111,13 @@ impl HostProcess {
     }
 
     /// SIGKILL, and the end is waited for.
-    pub fn kill(mut self) {
+    pub(super) fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
     /// Ends it in good order.
-    pub fn close(mut self) {
+    pub(super) fn close(mut self) {
         self.order(&json!({"do": "close"}));
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while self

@@ -33,7 +33,8 @@ fn charge() -> Value {
 async fn killed_after_the_effect(world: &World, options: &Value) -> String {
     let mut host = HostProcess::start(options);
     host.order(&charge());
-    let started = host.until(|line| line["event"] == "attempt_started");
+    let started =
+        host.until(|line| line["event"] == "attempt_started" && line["method"] == "tools/call");
     world.bed.until_file("ran").await;
     host.kill();
     started["operation"].as_str().expect("an id").to_owned()
@@ -161,7 +162,9 @@ async fn a_status_tool_settles_after_a_restart_what_it_finds() {
                 let mut call = charge();
                 call["arguments"]["key"] = json!("order-1001");
                 host.order(&call);
-                let started = host.until(|line| line["event"] == "attempt_started");
+                let started = host.until(|line| {
+                    line["event"] == "attempt_started" && line["method"] == "tools/call"
+                });
                 world.bed.until_file("ran").await;
                 host.kill();
                 started["operation"].as_str().expect("an id").to_owned()

@@ -23,11 +23,11 @@ fn task(status: &str, more: &Value) -> Value {
     json!({"result": task})
 }
 
-pub fn created() -> Value {
+pub(super) fn created() -> Value {
     task("working", &json!({"resultType": "task"}))
 }
 
-pub fn done() -> Value {
+pub(super) fn done() -> Value {
     let result = json!({"content": [{"type": "text", "text": "built"}], "isError": false});
     task(
         "completed",
