@@ -113,6 +113,10 @@ impl Connection {
     /// reaches into the rounds. Without a handler the question is the answer
     /// ([`ToolAnswer::input_required`]).
     ///
+    /// With a journal, a call with the key of an earlier one on this connection, or with its operation id,
+    /// is that call: it gets the answer that the journal kept ([`ToolAnswer::replayed`]), or waits for it,
+    /// and nothing is sent. With other arguments it is refused.
+    ///
     /// # Errors
     ///
     /// [`CallError`] says what is known: not sent, rejected, failed, or unknown.
@@ -121,6 +125,10 @@ impl Connection {
     ///
     /// Dropped before the answer, the tool may have run, unless the request still waited in this
     /// process, in which case it will not be sent.
+    ///
+    /// Where the supervisor has a [journal](crate::journal) that records the call, dropping stops the
+    /// wait and nothing else: the call goes on within its deadline, no cancel is sent, and the journal
+    /// has what comes. [`ToolCall::cancelled_by`] is the way to cancel it.
     pub async fn call_tool(&self, call: ToolCall) -> Result<ToolAnswer, CallError> {
         self.caller().call_tool(call).await
     }

@@ -10,10 +10,13 @@ mod answer;
 mod bounds;
 mod call;
 mod definition;
+mod desk;
 mod failure;
 mod flight;
 mod identity;
 mod ledger;
+#[cfg(feature = "sqlite")]
+mod long;
 mod principal;
 mod receipt;
 mod run;
@@ -26,9 +29,14 @@ pub use answer::{Answer, NotKept, Status};
 pub use bounds::{Bounds, OutOfBounds};
 pub use call::Call;
 pub use definition::{Definition, DefinitionError, Retention, Wording};
+pub use desk::Desk;
 pub use failure::{Failure, Refusal};
 pub use identity::{Arrival, Identity, Scope, ScopeError};
 pub use ledger::{Ledger, LedgerError, LedgerFuture, Settled, Swept};
+#[cfg(feature = "sqlite")]
+pub use long::{End, LastWrites, LongTool, LongWork, LongWorkError, Work};
 pub use principal::{Asked, Authorised, Denial, FixedScope, Principal};
 pub use receipt::{Conflict, Receipt, Standing};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteLedger, SqliteSettings};
 pub use tool::ReceiptTool;

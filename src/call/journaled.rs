@@ -312,10 +312,6 @@ impl<'a> Operation<'a> {
 }
 
 /// What became of an intent.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is moved once for each call, and a permit is small enough"
-)]
 enum Taken<'a> {
     New(SemaphorePermit<'a>),
     Found(Box<crate::journal::Record>),

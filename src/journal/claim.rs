@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Claimed, Fact, Held, Journal, State, StoreError};
+use super::{Claimed, Fact, Held, Journal, State, StoreError, rests};
 use crate::operation::OperationId;
 
 /// What this process has of the operations that nobody calls any more.
@@ -108,14 +108,17 @@ impl Journal {
                 (Some(_), None) => {}
             }
         }
-        let claimed = self.0.store.claim(operation).await?;
+        let claimed = self.store().claim(operation).await?;
         mark.stays = matches!(claimed, Claimed::Yes(..));
         Ok(claimed)
     }
 
     /// Adds what happened to an operation that this host has.
-    pub(crate) async fn append(&self, held: &Held, fact: Fact) -> Result<State, StoreError> {
-        let state = self.0.store.append(held, fact).await;
+    pub(crate) async fn append(&self, held: &Held, mut fact: Fact) -> Result<State, StoreError> {
+        if let Fact::Without { failure, .. } = &mut fact {
+            failure.cut();
+        }
+        let state = self.store().append(held, fact).await;
         let is_over = match &state {
             Ok(state) => state.is_settled(),
             Err(error) => matches!(error, StoreError::Fenced | StoreError::Closed),
@@ -123,7 +126,10 @@ impl Journal {
         if is_over {
             self.0.claims.unmark(held.operation);
         }
-        self.0.changed.notify_waiters();
+        if state.as_ref().is_ok_and(|state| rests(*state)) {
+            // Nobody listens where nobody waits.
+            let _ = self.0.rested.send(held.operation);
+        }
         state
     }
 
@@ -134,7 +140,7 @@ impl Journal {
             self.hold_task(Held { ..*held });
             return Ok(());
         }
-        self.0.store.release(held).await
+        self.store().release(held).await
     }
 
     /// The right to write an operation whose server works on it in a task. It waits here for whoever

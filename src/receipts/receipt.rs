@@ -96,6 +96,13 @@ impl Standing {
 }
 
 impl Receipt {
+    /// Its answer is gone when its time is over, whether or not it was swept away.
+    pub(crate) fn expire(&mut self, now: SystemTime) {
+        if self.standing.state() == table::State::Settled && self.answered_until <= now {
+            self.standing = Standing::Expired;
+        }
+    }
+
     /// What the table has to know of it.
     #[must_use]
     pub fn stored(&self) -> Stored {
@@ -117,7 +124,6 @@ pub(crate) fn millis(at: SystemTime) -> i64 {
 }
 
 /// The time that many milliseconds after 1970.
-#[expect(dead_code, reason = "ledgers use it next")]
 pub(crate) fn time(millis: i64) -> SystemTime {
     let millis = u64::try_from(millis).unwrap_or(0);
     let since = std::time::Duration::from_millis(millis);
