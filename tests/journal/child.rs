@@ -12,35 +12,35 @@ use mcp_supervisor::operation::OperationId;
 use crate::support::example;
 
 /// A process of its own that writes a journal. It is killed when it is dropped.
-pub struct JournalWriter {
+pub(crate) struct JournalWriter {
     child: Child,
     _stdin: Option<ChildStdin>,
     out: BufReader<ChildStdout>,
-    pub said: Said,
+    pub(crate) said: Said,
 }
 
 /// What it has acknowledged.
 #[derive(Debug, Default)]
-pub struct Said {
-    pub open: bool,
-    pub accepted: BTreeSet<OperationId>,
-    pub settled: BTreeSet<OperationId>,
+pub(crate) struct Said {
+    pub(crate) open: bool,
+    pub(crate) accepted: BTreeSet<OperationId>,
+    pub(crate) settled: BTreeSet<OperationId>,
     /// Those that it settled after it said that there is room.
-    pub after_room: usize,
-    pub room: bool,
-    pub closed: bool,
-    pub refused: Vec<String>,
+    pub(crate) after_room: usize,
+    pub(crate) room: bool,
+    pub(crate) closed: bool,
+    pub(crate) refused: Vec<String>,
 }
 
 impl JournalWriter {
-    pub fn start(mode: &str, path: &Path, more: &[&str]) -> Self {
+    pub(crate) fn start(mode: &str, path: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(example("journal_writer"));
         command.arg(mode).arg(path).args(more);
         Self::of(command)
     }
 
     /// Through a shell, which runs `before` and then becomes the writer.
-    pub fn in_shell(before: &str, mode: &str, path: &Path, more: &[&str]) -> Self {
+    pub(crate) fn in_shell(before: &str, mode: &str, path: &Path, more: &[&str]) -> Self {
         let mut command = Command::new("sh");
         command
             .arg("-c")
@@ -52,7 +52,7 @@ impl JournalWriter {
         Self::of(command)
     }
 
-    pub fn of(mut command: Command) -> Self {
+    pub(crate) fn of(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the writer starts");
         Self {
@@ -64,7 +64,7 @@ impl JournalWriter {
     }
 
     /// Reads on until `enough`, or to the end of what it says. Says whether it was enough.
-    pub fn listen(&mut self, mut enough: impl FnMut(&Said) -> bool) -> bool {
+    pub(crate) fn listen(&mut self, mut enough: impl FnMut(&Said) -> bool) -> bool {
         let mut line = String::new();
         while !enough(&self.said) {
             line.clear();
@@ -79,13 +79,13 @@ impl JournalWriter {
     }
 
     /// SIGKILL, and what it had said until then.
-    pub fn kill(mut self) -> Said {
+    pub(crate) fn kill(mut self) -> Said {
         self.child.kill().expect("it is ours to kill");
         self.finish()
     }
 
     /// What it says until its end.
-    pub fn finish(mut self) -> Said {
+    pub(crate) fn finish(mut self) -> Said {
         self.listen(|_| false);
         self.child.wait().expect("it ends");
         std::mem::take(&mut self.said)

@@ -23,7 +23,7 @@ impl Place for Sqlite {
     }
 }
 
-pub fn place() -> Soon<Option<Arc<dyn Place>>> {
+pub(crate) fn place() -> Soon<Option<Arc<dyn Place>>> {
     Box::pin(async {
         let dir = tempfile::tempdir().expect("a directory of our own");
         Some(Arc::new(Sqlite(dir)) as Arc<dyn Place>)

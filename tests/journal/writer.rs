@@ -21,7 +21,7 @@ use mcp_supervisor::{
 use serde_json::{Map, json};
 
 /// How many operations each task writes after the disk has room again.
-const AFTER: usize = 20;
+const AFTER: usize = 5;
 
 #[tokio::main]
 async fn main() {

@@ -17,6 +17,9 @@ use super::{
 };
 use crate::{journal::State, operation::OperationId};
 
+/// The smallest page that a database can have.
+const SHORTEST: u64 = 512;
+
 /// How many operations are taken over in one transaction.
 const GROUP: usize = 1000;
 
@@ -28,6 +31,7 @@ pub(super) fn open(
 ) -> Result<Book, StoreError> {
     let path = &place.path;
     let failed = |error| told(path, &error);
+    refuse_a_stump(place)?;
     let mut connection = Connection::open(path).map_err(failed)?;
     prepare(&connection, busy_for, max_pages).map_err(failed)?;
     schema::migrate(path, &mut connection)?;
@@ -45,6 +49,17 @@ pub(super) fn open(
     let unsettled = scan(&mut book)?;
     take_over(&mut book, &unsettled)?;
     Ok(book)
+}
+
+/// A file that is shorter than any database is new to SQLite, which would begin it again.
+fn refuse_a_stump(place: &Place) -> Result<(), StoreError> {
+    let length = std::fs::metadata(&place.path).map_or(0, |file| file.len());
+    match (1..SHORTEST).contains(&length) {
+        true => Err(StoreError::Corrupt(
+            format!("{}: it is cut to {length} bytes", place.path.display()).into(),
+        )),
+        false => Ok(()),
+    }
 }
 
 fn prepare(
