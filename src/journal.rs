@@ -77,6 +77,8 @@ mod error;
 mod export;
 mod memory;
 mod moment;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod record;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -99,6 +101,8 @@ use tokio::sync::broadcast;
 pub(crate) use claim::FreeOnPanic;
 pub use error::JournalError;
 pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresSettings, PostgresStore};
 pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteSettings, SqliteStore};

@@ -13,6 +13,8 @@ mod memory;
 mod model;
 #[path = "journal/place.rs"]
 mod place;
+#[path = "journal/postgres.rs"]
+mod postgres;
 #[path = "journal/sqlite.rs"]
 mod sqlite;
 #[path = "journal/sqlite_faults.rs"]
@@ -25,3 +27,5 @@ use place::conforms;
 
 conforms!(memory_store, crate::memory::place);
 conforms!(sqlite_store, crate::sqlite::place);
+// Runs where `POSTGRES_URL` names a server.
+conforms!(postgres_store, crate::postgres::place);
