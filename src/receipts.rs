@@ -14,6 +14,10 @@ mod failure;
 mod flight;
 mod identity;
 mod ledger;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub mod outbox;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod principal;
 mod receipt;
 mod run;
@@ -29,6 +33,8 @@ pub use definition::{Definition, DefinitionError, Retention, Wording};
 pub use failure::{Failure, Refusal};
 pub use identity::{Arrival, Identity, Scope, ScopeError};
 pub use ledger::{Ledger, LedgerError, LedgerFuture, Settled, Swept};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresHandling, PostgresLedger, PostgresSettings};
 pub use principal::{Asked, Authorised, Denial, FixedScope, Principal};
 pub use receipt::{Conflict, Receipt, Standing};
 #[cfg(feature = "sqlite")]

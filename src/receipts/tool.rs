@@ -56,6 +56,13 @@ impl ReceiptTool {
         })
     }
 
+    /// The same tool, with something around the way of its calls.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn around(mut self, around: impl FnOnce(Arc<dyn Runs>) -> Arc<dyn Runs>) -> Self {
+        self.runs = around(self.runs);
+        self
+    }
+
     /// The tool as clients see it.
     #[must_use]
     pub fn tool(&self) -> &Tool {
