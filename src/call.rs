@@ -7,6 +7,7 @@ mod contract;
 mod lists;
 mod notice;
 mod operation;
+mod receipts;
 mod requests;
 mod resend;
 mod rounds;
@@ -93,9 +94,10 @@ impl<'a> Caller<'a> {
         let id = budget.operation();
         let contract = self.line.settings.contracts.for_tool(&name);
         let request = tool_request(&name, arguments, contract, key.as_ref());
-        let request = request.map(|mut request| {
+        let request = request.and_then(|mut request| {
+            receipts::check_meta(contract, key.as_ref(), &budget)?;
             put_input(&mut request, input);
-            request
+            Ok(request)
         });
         let mut operation = self.operation(id, kind, request, &budget)?;
         operation.tool = Some(name.clone());
@@ -306,6 +308,7 @@ impl<'a> Caller<'a> {
             key: None,
             times,
             attempts: 0,
+            first_attempt: None,
             generation: None,
             admitted: self.admitted,
             rounds: self.rounds,
@@ -384,7 +387,11 @@ fn tool_request(
     if let Some(arguments) = arguments {
         params = params.with_arguments(arguments);
     }
-    Ok(CallToolRequest::new(params).into())
+    let mut request = CallToolRequest::new(params).into();
+    if let (ToolContract::Receipts, Some(key)) = (contract, key) {
+        receipts::put_key(&mut request, key);
+    }
+    Ok(request)
 }
 
 fn times(budget: &Budget, limits: &Limits) -> Result<Times, InvalidRequest> {

@@ -33,6 +33,7 @@ use crate::{
     catalog::Lists,
     error::{ReconnectError, StartError},
     event::{Dropped, Stopped, Teller, What},
+    extension::Offer,
     operation::{ConnectionName, Generation, OperationId, Ownership},
     session::{After, Connector, Session, WantedLevel},
     spec::Settings,
@@ -389,6 +390,13 @@ impl Line {
         let pulse = newest.as_ref().filter(|pulse| !pulse.is_ended())?;
         let live = state == ConnectionState::Live && generation == Some(pulse.generation);
         live.then_some(pulse.generation)
+    }
+
+    /// What the server offers by way of receipts, in this session, if it is the newest.
+    pub(crate) fn receipts(&self, generation: Generation) -> Option<Offer> {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let pulse = newest.as_ref().filter(|it| it.generation == generation)?;
+        pulse.receipts().cloned()
     }
 
     /// How far the runtime had to go, at most, to stop a session of this connection.

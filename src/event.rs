@@ -263,6 +263,8 @@ pub enum Ground {
     Idempotent,
     /// The contract [`ToolContract::Keyed`].
     Keyed,
+    /// The contract [`ToolContract::Receipts`].
+    Receipts,
     /// The server refused the credentials that it went with, there are others now, and the
     /// connection's own setting allows it.
     Credentials,
@@ -277,6 +279,7 @@ impl Ground {
             Self::ReadOnly => "read_only",
             Self::Idempotent => "idempotent",
             Self::Keyed => "keyed",
+            Self::Receipts => "receipts",
             Self::Credentials => "credentials",
         }
     }
@@ -287,6 +290,7 @@ impl Ground {
             ToolContract::ReadOnly => Self::ReadOnly,
             ToolContract::Idempotent => Self::Idempotent,
             ToolContract::Keyed { .. } => Self::Keyed,
+            ToolContract::Receipts => Self::Receipts,
             ToolContract::AtMostOnce | ToolContract::Status { .. } => Self::Read,
         }
     }

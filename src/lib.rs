@@ -112,6 +112,7 @@
 //! | [`operation`] | what can be asked, by whom it is identified, how long it may take |
 //! | [`credentials`] | where a request's access token comes from, and what a refusal asks for |
 //! | [`evidence`] | what is known about a request, and the outcome table as a function |
+//! | [`extension`] | the words of the protocol extension for receipts |
 //! | [`policy`] | contracts, backoff, and the decision whether to repeat |
 //! | [`spec`] | what a connection is to be |
 //! | [`event`] | what happened, as facts to subscribe to |
@@ -153,6 +154,7 @@ pub mod credentials;
 pub mod error;
 pub mod event;
 pub mod evidence;
+pub mod extension;
 pub mod handle;
 pub mod journal;
 pub mod link;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     evidence::{Outcome, SessionAfter},
+    extension::Offer,
     operation::OperationKind,
 };
 
@@ -46,6 +47,11 @@ pub enum ToolContract {
         /// delayed request could still arrive.
         absence_final_after: Option<Duration>,
     },
+    /// The server keeps receipts for the tool, by [the extension](crate::extension): the runtime
+    /// sends the operation's key in the request's `_meta`. It asks for the receipt, or repeats with
+    /// the same key and the same bytes, only where the sessions of both attempts offered receipts for
+    /// the tool and the time for which they are kept is not over.
+    Receipts,
 }
 
 impl ToolContract {
@@ -190,6 +196,9 @@ pub struct Situation<'a> {
     pub lent: bool,
     /// Whether the operation has an idempotency key.
     pub has_key: bool,
+    /// What the session of the last attempt offers by way of receipts for this tool, and how long ago
+    /// the first attempt was.
+    pub receipts: Receipts<'a>,
     /// How many attempts were made.
     pub attempts: u32,
     /// What is left of the total budget.
@@ -198,6 +207,27 @@ pub struct Situation<'a> {
     pub retry_after: Option<Duration>,
     /// A random number from 0 to 1.
     pub jitter: f64,
+}
+
+/// What is known of the receipts that a call under [`ToolContract::Receipts`] relies on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Receipts<'a> {
+    /// The tool, if it is a call.
+    pub tool: &'a str,
+    /// The offer of the session of the last attempt.
+    pub offer: Option<&'a Offer>,
+    /// How long ago the first attempt was.
+    pub first_attempt_ago: Duration,
+}
+
+impl Receipts<'_> {
+    /// Whether a receipt of the first attempt is kept for `longer` from now on.
+    #[must_use]
+    pub fn cover(&self, longer: Duration) -> bool {
+        let then = self.first_attempt_ago.saturating_add(longer);
+        self.offer
+            .is_some_and(|offer| offer.covers(self.tool, then))
+    }
 }
 
 /// What may be done about an operation that has no answer.
@@ -241,7 +271,10 @@ pub fn decide(situation: &Situation<'_>, repeats: &Repeats) -> Decision {
         ToolContract::ReadOnly | ToolContract::Idempotent => Decision::Repeat(wait),
         ToolContract::Keyed { .. } if s.has_key => Decision::Repeat(wait),
         ToolContract::Status { .. } if s.has_key => Decision::LookUp(wait),
-        ToolContract::Keyed { .. } | ToolContract::Status { .. } => Decision::Tell,
+        ToolContract::Receipts if s.has_key && s.receipts.cover(wait) => Decision::Repeat(wait),
+        ToolContract::Keyed { .. } | ToolContract::Status { .. } | ToolContract::Receipts => {
+            Decision::Tell
+        }
     }
 }
 
@@ -256,6 +289,11 @@ mod tests {
         session: SessionAfter::Lost,
         lent: false,
         has_key: true,
+        receipts: Receipts {
+            tool: "pay",
+            offer: None,
+            first_attempt_ago: Duration::from_secs(1),
+        },
         attempts: 1,
         remaining: Duration::from_secs(10),
         retry_after: None,
@@ -383,6 +421,39 @@ mod tests {
             };
             assert_eq!(decided(s), Decision::Tell);
         }
+    }
+
+    #[test]
+    fn receipts_are_relied_on_only_where_they_were_offered_and_are_kept() {
+        let repeats = |receipts, has_key| {
+            let contract = &ToolContract::Receipts;
+            let s = Situation {
+                contract,
+                receipts,
+                has_key,
+                ..UNKNOWN
+            };
+            matches!(decided(s), Decision::Repeat(_))
+        };
+        let offer = Offer::new(Duration::from_secs(60), ["pay"]);
+        let offered = Receipts {
+            offer: Some(&offer),
+            ..UNKNOWN.receipts
+        };
+        assert!(repeats(offered, true));
+        assert!(!repeats(offered, false), "without a key");
+        assert!(!repeats(UNKNOWN.receipts, true), "not offered");
+        let tool = "refund";
+        assert!(!repeats(Receipts { tool, ..offered }, true), "another tool");
+        // The wait before the repeat counts as well.
+        let first_attempt_ago = Duration::from_millis(59_960);
+        assert!(!repeats(
+            Receipts {
+                first_attempt_ago,
+                ..offered
+            },
+            true
+        ));
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub(crate) use start::Connector;
 
 use crate::{
     evidence::{DispatchCell, Loss},
+    extension::{LOOK_UP, Offer, RECEIPTS},
     operation::{Ownership, rmcp_level},
     telemetry::Seen,
     transport::{Listener, Pulse, clock::Clock, witness::Witnessed},
@@ -112,6 +113,12 @@ impl Session {
         ownership: Ownership,
         pulse: Arc<Pulse>,
     ) -> Self {
+        if let Some(offer) = peer
+            .peer_info()
+            .and_then(|info| offered(&info.capabilities))
+        {
+            pulse.offer_receipts(offer);
+        }
         Self {
             pulse,
             revision,
@@ -186,6 +193,12 @@ impl Session {
                 R::ListPromptsRequest(_) => declared(|c| c.prompts.is_some(), "prompts")?,
                 R::ListResourcesRequest(_) | R::ListResourceTemplatesRequest(_) => {
                     declared(|c| c.resources.is_some(), "resources")?;
+                }
+                R::CustomRequest(request) if request.method == LOOK_UP => {
+                    declared(
+                        |c| offered(c).is_some_and(|offer| offer.look_up),
+                        "receipts",
+                    )?;
                 }
                 _ => {}
             }
@@ -270,6 +283,17 @@ impl Session {
             settled: false,
         })
     }
+}
+
+/// What a server offers by way of receipts: the older revisions have no place for extensions, and some
+/// libraries drop what they do not know, so it is looked for in both places.
+fn offered(capabilities: &ServerCapabilities) -> Option<Offer> {
+    let extension = capabilities
+        .extensions
+        .as_ref()
+        .and_then(|all| all.get(RECEIPTS));
+    let experimental = || capabilities.experimental.as_ref()?.get(RECEIPTS);
+    Offer::read(extension.or_else(experimental)?)
 }
 
 /// Polls a future of rmcp's once, outside of the cooperative budget, and drops it.

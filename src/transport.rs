@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     event::{Dropped, What},
     evidence::{Loss, ServerError},
+    extension::Offer,
     operation::Generation,
 };
 
@@ -56,6 +57,7 @@ pub(crate) struct Pulse {
     loss: OnceLock<Loss>,
     ended_at: OnceLock<Instant>,
     unanswered: OnceLock<usize>,
+    receipts: OnceLock<Offer>,
     dropped: [AtomicU64; 3],
     wanted: AtomicBool,
     room: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -79,6 +81,7 @@ impl Pulse {
             loss: OnceLock::new(),
             ended_at: OnceLock::new(),
             unanswered: OnceLock::new(),
+            receipts: OnceLock::new(),
             dropped: Default::default(),
             wanted: AtomicBool::new(false),
             room: OnceLock::new(),
@@ -199,6 +202,16 @@ impl Pulse {
     /// How many operations had no outcome when the session ended.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered.get().copied().unwrap_or_default()
+    }
+
+    /// The server offers receipts in this session.
+    pub(crate) fn offer_receipts(&self, offer: Offer) {
+        let _ = self.receipts.set(offer);
+    }
+
+    /// What the server offers by way of receipts in this session.
+    pub(crate) fn receipts(&self) -> Option<&Offer> {
+        self.receipts.get()
     }
 
     /// When the session ended, if it has.

@@ -34,12 +34,15 @@ fn schema(tools: &[Tool], name: &str) -> Option<Schema> {
 fn repeats(contract: &ToolContract) -> bool {
     matches!(
         contract,
-        ToolContract::ReadOnly | ToolContract::Idempotent | ToolContract::Keyed { .. }
+        ToolContract::ReadOnly
+            | ToolContract::Idempotent
+            | ToolContract::Keyed { .. }
+            | ToolContract::Receipts
     )
 }
 
 impl Operation<'_> {
-    fn caller(&self) -> Caller<'_> {
+    pub(super) fn caller(&self) -> Caller<'_> {
         Caller {
             line: self.line,
             journal: None,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{ClientRequest, ServerResult};
-use tokio::sync::SemaphorePermit;
+use tokio::{sync::SemaphorePermit, time::Instant};
 use tracing::Instrument as _;
 
 use super::{
@@ -36,6 +36,8 @@ pub(super) struct Operation<'a> {
     pub(super) key: Option<IdempotencyKey>,
     pub(super) times: Times,
     pub(super) attempts: u32,
+    /// When the first attempt was handed over.
+    pub(super) first_attempt: Option<Instant>,
     pub(super) generation: Option<Generation>,
     pub(super) admitted: bool,
     pub(super) rounds: Rounds,
@@ -183,9 +185,17 @@ impl Operation<'_> {
                     if !self.pause(wait).await {
                         return Err(self.error(without, self.if_tool(Unsettled::Interrupted)));
                     }
+                    match self.ask_for_receipt(&contract, &without).await {
+                        Ok(Some(done)) => return Ok(done),
+                        Ok(None) => {}
+                        Err(unsettled) => return Err(self.error(without, Some(unsettled))),
+                    }
                     match self.schema_holds(&contract, schema.as_ref()).await {
                         Ok(generation) => only_in = generation,
                         Err(unsettled) => return Err(self.error(without, Some(unsettled))),
+                    }
+                    if let Err(unsettled) = self.receipts_hold(&contract, only_in) {
+                        return Err(self.error(without, Some(unsettled)));
                     }
                     unknown = Some(without);
                 }
@@ -251,6 +261,7 @@ impl Operation<'_> {
                 .map_err(|error| NotSentReason::Journal(Arc::from(error)))?;
         }
         let since = self.watch.waits_since();
+        let asked_at = Instant::now();
         self.attempts += 1;
         let this = Attempt {
             operation: self.id,
@@ -267,6 +278,7 @@ impl Operation<'_> {
         let done = attempt(self.line, kind, this, request, times, seen).await;
         match self.watch.seen.generation {
             Some(generation) => {
+                self.first_attempt.get_or_insert(asked_at);
                 self.generation = Some(generation);
                 self.watch.attempt_ended(
                     attempt_id,
@@ -297,6 +309,7 @@ impl Operation<'_> {
             session: without.session,
             lent: self.line.ownership.is_lent(),
             has_key: self.key.is_some(),
+            receipts: self.receipts(without),
             attempts: self.attempts,
             remaining: self.times.left(),
             retry_after: without
@@ -318,8 +331,14 @@ impl Operation<'_> {
         match contract {
             ToolContract::AtMostOnce => None,
             _ if self.line.ownership.is_lent() => Some(Unsettled::CallerOwned),
-            ToolContract::Keyed { .. } | ToolContract::Status { .. } if self.key.is_none() => {
+            ToolContract::Keyed { .. } | ToolContract::Status { .. } | ToolContract::Receipts
+                if self.key.is_none() =>
+            {
                 Some(Unsettled::NoKey)
+            }
+            ToolContract::Receipts => {
+                let why = self.without_receipts(without);
+                Some(why.unwrap_or(Unsettled::Spent))
             }
             _ => Some(Unsettled::Spent),
         }

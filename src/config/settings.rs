@@ -279,6 +279,7 @@ fn contract(field: &Field<'_>) -> Result<ToolContract, Fault> {
             ("atMostOnce", ToolContract::AtMostOnce),
             ("readOnly", ToolContract::ReadOnly),
             ("idempotent", ToolContract::Idempotent),
+            ("receipts", ToolContract::Receipts),
         ]);
     }
     let object = field.object()?;

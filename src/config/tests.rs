@@ -67,6 +67,7 @@ fn each_setting_of_a_file_is_the_setting_of_the_spec() {
         .start(Start::Eager)
         .contract("get_secret", ToolContract::AtMostOnce)
         .contract("sync", ToolContract::Idempotent)
+        .contract("create_invoice", ToolContract::Receipts)
         .contract("create_order", ToolContract::keyed("request_id"))
         .contract(
             "refund",

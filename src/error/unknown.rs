@@ -83,6 +83,17 @@ pub enum Unsettled {
     /// The contract needs an idempotency key, and the operation has none.
     #[error("its contract needs an idempotency key")]
     NoKey,
+    /// The server of one of the sessions offers no receipts for the tool.
+    #[error(
+        "its contract relies on receipts, and the server offers none for the tool on this session"
+    )]
+    NoReceipts,
+    /// The time for which the server keeps a receipt is over, counted from the first attempt.
+    #[error("the time for which the server keeps its receipt is over")]
+    ReceiptExpired,
+    /// The server keeps a receipt, and cannot itself establish what became of the operation.
+    #[error("the server's receipt says that the outcome is not known there either")]
+    ReceiptUnknown,
     /// The attempts or the time that the contract may spend were spent.
     #[error("its contract's attempts or time are spent")]
     Spent,

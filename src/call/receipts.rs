@@ -1,0 +1,183 @@
+//! What the contract [`ToolContract::Receipts`] adds: the key in the request's `_meta`, and the question
+//! for the receipt before a repeat.
+
+use rmcp::model::{
+    CallToolResult, ClientRequest, CreateTaskResult, CustomRequest, GetExtensions as _,
+    GetMeta as _, ServerResult, Task,
+};
+use serde_json::Value;
+
+use super::{
+    Caller,
+    attempt::Without,
+    operation::{Done, Operation},
+};
+use crate::{
+    error::{CallError, InvalidRequest, Unsettled},
+    event::What,
+    extension::{IDEMPOTENCY_KEY, LOOK_UP, LookUp, Receipt, ReceiptState},
+    operation::{Budget, Generation, IdempotencyKey, OperationKind},
+    policy::{Receipts, ToolContract},
+    session::IfDeclared,
+};
+
+/// Puts the key where a server that keeps receipts looks for it.
+pub(super) fn put_key(request: &mut ClientRequest, key: &IdempotencyKey) {
+    let key = Value::String(key.as_str().to_owned());
+    request
+        .get_meta_mut()
+        .insert(IDEMPOTENCY_KEY.to_owned(), key);
+}
+
+/// A key that the caller has put there by hand is the operation's key, or a mistake.
+pub(super) fn check_meta(
+    contract: &ToolContract,
+    key: Option<&IdempotencyKey>,
+    budget: &Budget,
+) -> Result<(), InvalidRequest> {
+    let by_hand = budget.meta.get(IDEMPOTENCY_KEY);
+    let same = by_hand.is_none_or(|it| it.as_str() == key.map(IdempotencyKey::as_str));
+    match contract {
+        ToolContract::Receipts if !same => Err(InvalidRequest::KeyConflict),
+        _ => Ok(()),
+    }
+}
+
+impl Caller<'_> {
+    /// Asks for the receipt of a tool and a key. It is not sent to a server that does not offer that.
+    pub(crate) async fn receipt(
+        &self,
+        tool: &str,
+        key: &IdempotencyKey,
+        budget: &Budget,
+    ) -> Result<(Receipt, Generation), CallError> {
+        let kind = OperationKind::Custom;
+        let params = LookUp {
+            tool: tool.to_owned(),
+            key: key.as_str().to_owned(),
+        };
+        let params = serde_json::to_value(params).ok();
+        let mut request: ClientRequest = CustomRequest::new(LOOK_UP, params).into();
+        request.extensions_mut().insert(IfDeclared);
+        let mut operation = self.operation(budget.operation(), kind, Ok(request), budget)?;
+        let done = operation.run().await?;
+        let said = match done.result {
+            ServerResult::CustomResult(result) => result.0,
+            other => serde_json::to_value(other).unwrap_or_default(),
+        };
+        let receipt = serde_json::from_value(said).unwrap_or(Receipt::of(ReceiptState::Other));
+        Ok((receipt, done.generation))
+    }
+}
+
+impl Operation<'_> {
+    /// What is known of the receipts that this call may rely on, after an attempt.
+    pub(super) fn receipts<'a>(&'a self, without: &'a Without) -> Receipts<'a> {
+        Receipts {
+            tool: self.tool.as_deref().unwrap_or_default(),
+            offer: without.pulse.as_ref().and_then(|pulse| pulse.receipts()),
+            first_attempt_ago: self
+                .first_attempt
+                .map(|at| at.elapsed())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Why receipts did not settle it, where they could not be relied on at all.
+    pub(super) fn without_receipts(&self, without: &Without) -> Option<Unsettled> {
+        let receipts = self.receipts(without);
+        if !receipts
+            .offer
+            .is_some_and(|offer| offer.keeps(receipts.tool))
+        {
+            return Some(Unsettled::NoReceipts);
+        }
+        (!receipts.cover(std::time::Duration::ZERO)).then_some(Unsettled::ReceiptExpired)
+    }
+
+    /// Asks for the receipt before it repeats, where the session of the attempt offered that.
+    /// `Ok(None)`: nothing is settled by it, and the repeat may go on.
+    pub(super) async fn ask_for_receipt(
+        &self,
+        contract: &ToolContract,
+        without: &Without,
+    ) -> Result<Option<Done>, Unsettled> {
+        let (ToolContract::Receipts, Some(tool), Some(key)) = (contract, &self.tool, &self.key)
+        else {
+            return Ok(None);
+        };
+        if !self
+            .receipts(without)
+            .offer
+            .is_some_and(|offer| offer.look_up)
+        {
+            return Ok(None);
+        }
+        let budget = Budget {
+            // Zero would be a mistake of the caller's; this is only late.
+            total: Some(self.times.left().max(std::time::Duration::from_millis(1))),
+            cancel: self.times.cancel.clone(),
+            ..Budget::default()
+        };
+        let asked = Box::pin(self.caller().receipt(tool, key, &budget)).await;
+        // Whoever cannot be asked may still be sent the repeat, which is checked for itself.
+        let Ok((receipt, generation)) = asked else {
+            return Ok(None);
+        };
+        let result = settled_by(receipt)?;
+        self.line.tell(What::LookedUp {
+            operation: self.id,
+            found: result.is_some(),
+        });
+        Ok(result.map(|result| Done {
+            result,
+            generation,
+            asked: None,
+            attempts: self.attempts,
+            looked_up: true,
+        }))
+    }
+
+    /// Whether the session that a repeat is to go to offers receipts for the tool, for long enough.
+    pub(super) fn receipts_hold(
+        &self,
+        contract: &ToolContract,
+        generation: Option<Generation>,
+    ) -> Result<(), Unsettled> {
+        if !matches!(contract, ToolContract::Receipts) {
+            return Ok(());
+        }
+        let offer = generation.and_then(|generation| self.line.receipts(generation));
+        let tool = self.tool.as_deref().unwrap_or_default();
+        let ago = self
+            .first_attempt
+            .map(|at| at.elapsed())
+            .unwrap_or_default();
+        match offer {
+            Some(offer) if offer.covers(tool, ago) => Ok(()),
+            Some(offer) if offer.keeps(tool) => Err(Unsettled::ReceiptExpired),
+            _ => Err(Unsettled::NoReceipts),
+        }
+    }
+}
+
+/// What a receipt settles. `Ok(None)`: nothing, and a repeat may find out more.
+fn settled_by(receipt: Receipt) -> Result<Option<ServerResult>, Unsettled> {
+    let Receipt {
+        state,
+        result,
+        task,
+        ..
+    } = receipt;
+    match state {
+        ReceiptState::OutcomeUnknown => return Err(Unsettled::ReceiptUnknown),
+        ReceiptState::Expired => return Err(Unsettled::ReceiptExpired),
+        _ => {}
+    }
+    let whole = result.and_then(|result| serde_json::from_value::<CallToolResult>(result).ok());
+    if let Some(result) = whole {
+        return Ok(Some(ServerResult::CallToolResult(result)));
+    }
+    let task = task.and_then(|task| serde_json::from_value::<Task>(task).ok());
+    Ok(task.map(|task| ServerResult::CreateTaskResult(CreateTaskResult::new(task))))
+}
