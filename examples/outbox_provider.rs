@@ -153,6 +153,7 @@ async fn serve(file: &Path, service: SocketAddr, habits: Habits, dies: Dies) -> 
         .limits(limits)
         .provider(Doomed(api, dies));
     let mut bounds = Bounds::default();
+    bounds.wait = Duration::from_secs(30);
     if dies == Dies::BeforeDispatch {
         outbox = outbox.without_dispatcher();
         bounds.wait = Duration::ZERO;
@@ -222,7 +223,7 @@ impl Shop {
     }
 
     async fn close(self, charges: usize) -> Ending {
-        self.supervisor.shutdown(Duration::from_secs(5)).await;
+        let _ = self.supervisor.shutdown(Duration::from_secs(5)).await;
         let charged = self.service.charges().len();
         check(
             charged == charges,

@@ -410,7 +410,10 @@ struct Charge {
 
 /// A tool that orders, and charges for it at the service.
 fn charging(outbox: &Outbox<PostgresLedger>) -> ReceiptTool {
+    let mut bounds = Bounds::default();
+    bounds.wait = support::HARD;
     let definition = Definition::<Charge, Value>::new("charge", "Charges the customer's card.");
+    let definition = definition.bounds(bounds);
     let tool = outbox.tool(
         &definition,
         scope("acme"),
