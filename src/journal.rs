@@ -1,33 +1,109 @@
 //! The durable half of a call: an operation's identity is on disk before its first byte is sent, so
 //! that an outcome which nobody knows can be found out later, after a crash too.
 //!
-//! [`table`] says what may follow what; [`Record`] is one operation and what happened to it; a
-//! [`Store`] makes it last. [`Journal`] is what a host holds: it lists, shows, waits for, judges and
-//! exports operations. What needs a connection (a repeat under the same key, a look-up, a task) is
-//! asked of the supervisor or of the connection.
+//! [`Journal`] is what a host holds: it lists, shows, waits for, judges and exports operations. What
+//! needs a connection (a repeat under the same key, a look-up, a task) is asked of the supervisor or
+//! of the connection. [`table`] says what may follow what; [`Record`] is one operation and what happened
+//! to it; a [`Store`] makes it last.
+//!
+//! ```
+//! use mcp_supervisor::journal::{Journal, JournalError};
+//!
+//! # async fn look(journal: &Journal) -> Result<(), JournalError> {
+//! for record in journal.unknown().await? {
+//!     let intent = &record.intent;
+//!     println!("{}: {} on {} may have run", intent.operation, intent.tool, intent.connection);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is kept
+//!
+//! Of each operation: its [`Intent`] (connection, tool, key, contract, and a fingerprint of tool and
+//! arguments), and its history, one [`Entry`] for each attempt, each loss and each answer. The
+//! arguments themselves are kept only where the caller allows it, by
+//! [`ToolCall::keep_arguments`](crate::ToolCall::keep_arguments) or for the whole journal by
+//! [`JournalSettings::keep_arguments`]. Answers are kept up to
+//! [`max_answer_bytes`](JournalSettings::max_answer_bytes), and a server's error message is cut to
+//! [`Failure::MAX_MESSAGE_BYTES`]. Neither keys nor arguments nor answers are shown by `Debug` or
+//! logged.
+//!
+//! # The life of an operation
+//!
+//! | state | means | moved by |
+//! |---|---|---|
+//! | [`Accepted`](State::Accepted) | the intent is durable, and nothing left | a dispatch; proof that it was not sent |
+//! | [`Dispatching`](State::Dispatching) | an attempt may be on its way; this is durable before the attempt is | an answer, a loss, its host's end |
+//! | [`CancelRequested`](State::CancelRequested) | the same, and its caller asked that it be stopped | the same |
+//! | [`OutcomeUnknown`](State::OutcomeUnknown) | it may have run, and nobody knows | knowledge, and never time |
+//! | [`Succeeded`](State::Succeeded), [`Failed`](State::Failed), [`Cancelled`](State::Cancelled) | settled; the key stands for this | retention |
+//! | [`Rejected`](State::Rejected), [`NotSent`](State::NotSent) | settled; it did not run, and the key is free | retention, which removes it |
+//! | [`Forgotten`](State::Forgotten) | a tombstone: what was said is gone, the key is refused | retention, which removes it |
+//!
+//! After a crash, what is found accepted was never sent, and what is found dispatching is unknown:
+//! it is never simply run again. An unknown outcome becomes known by an answer that comes late, by what
+//! the tool's contract allows (a repeat under the same key, a look-up), by the task that the server
+//! made of it, or by somebody's word, which [`Journal::verdict`] records with who and why. A repeat that
+//! was refused says nothing of the attempts before it, and settles nothing.
+//!
+//! # Keys
+//!
+//! A key belongs to one operation of one connection in one journal, from when it is accepted until
+//! its tombstone is removed, or until it is established that it did not run. A journal that many hosts
+//! share is one journal.
+//!
+//! # Who writes
+//!
+//! One at a time has an operation, and every write carries the fencing number with which it has it.
+//! Whoever resolves an operation claims it first; a write of somebody who had it before is refused.
+//!
+//! # Retention
+//!
+//! Answers are kept for [`answers_kept_for`](JournalSettings::answers_kept_for) after they were
+//! recorded, and then a tombstone refuses the key until
+//! [`tombstones_kept_for`](JournalSettings::tombstones_kept_for) is over. A task begins with the first
+//! use of a journal inside of a tokio runtime, sweeps a bounded number at a time, and ends with the
+//! journal's last clone; [`Journal::sweep`] does the same at once. What is not settled is never
+//! removed, however old it is.
+//!
+//! # Clocks
+//!
+//! Times are those of the hosts that recorded them. They decide about retention and nothing else: the
+//! order of a history is the order in which it was written, whatever a clock said.
 
+mod error;
+mod export;
 mod memory;
 mod moment;
 mod record;
 pub mod seam;
 mod store;
+mod sweeper;
 pub mod table;
+#[cfg(test)]
+mod tests;
+mod verdict;
 
 use std::{
-    fmt,
+    fmt, io,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::broadcast;
 
+pub use error::JournalError;
 pub use memory::MemoryStore;
 pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;
+pub use verdict::{Ruling, Verdict, VerdictError};
 
-use crate::operation::{AttemptId, OperationId};
+use sweeper::Sweeper;
+
+use crate::operation::{AttemptId, ConnectionName, IdempotencyKey, OperationId};
 
 /// How often one that waits looks, where other hosts write to the same store.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -39,13 +115,32 @@ pub struct Journal(Arc<Shared>);
 struct Shared {
     store: Box<dyn Store>,
     settings: JournalSettings,
-    /// Told each time that an operation's state changes here.
-    changed: Notify,
+    /// Told of each operation that came to rest here. One that waits and falls behind looks again.
+    rested: broadcast::Sender<OperationId>,
+    sweeper: Sweeper,
 }
 
+/// How many operations may come to rest before one that waits has to look at the store to catch up.
+const REMEMBERED: usize = 256;
+
+/// How many records are in memory at once where all are asked for.
+const PAGE: usize = 256;
+
 /// What a journal keeps, and for how long.
+///
+/// ```
+/// use std::time::Duration;
+/// use mcp_supervisor::journal::{Journal, JournalSettings, MemoryStore};
+///
+/// let settings = JournalSettings {
+///     only_keyed: true,
+///     answers_kept_for: Duration::from_secs(24 * 60 * 60),
+///     ..JournalSettings::default()
+/// };
+/// let journal = Journal::new(MemoryStore::new(), settings);
+/// assert!(journal.settings().only_keyed);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct JournalSettings {
     /// Whether only calls are recorded whose caller gave them a key, or whose contract needs one.
     pub only_keyed: bool,
@@ -81,7 +176,8 @@ impl Journal {
         Self(Arc::new(Shared {
             store: Box::new(store),
             settings,
-            changed: Notify::new(),
+            rested: broadcast::Sender::new(REMEMBERED),
+            sweeper: Sweeper::default(),
         }))
     }
 
@@ -108,7 +204,25 @@ impl Journal {
     ///
     /// Nothing is changed.
     pub async fn show(&self, operation: OperationId) -> Result<Option<Record>, StoreError> {
-        self.0.store.find(By::Operation(operation)).await
+        self.store().find(By::Operation(operation)).await
+    }
+
+    /// The operation that was accepted last under `key` on `connection`, also when it has freed the
+    /// key since.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the store from being read.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is changed.
+    pub async fn find_key(
+        &self,
+        connection: &ConnectionName,
+        key: &IdempotencyKey,
+    ) -> Result<Option<Record>, StoreError> {
+        self.store().find(By::Key(connection, key)).await
     }
 
     /// The operations that `filter` lets through, in the order of their ids.
@@ -121,11 +235,41 @@ impl Journal {
     ///
     /// Nothing is changed.
     pub async fn list(&self, filter: &Filter) -> Result<Vec<Record>, StoreError> {
-        self.0.store.list(filter).await
+        self.store().list(filter).await
+    }
+
+    /// Every operation whose outcome is unknown, in the order of their ids: what waits for somebody to
+    /// find out. There should be few; [`list`](Self::list) gives them page by page.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the store from being read.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is changed.
+    pub async fn unknown(&self) -> Result<Vec<Record>, StoreError> {
+        let mut filter = Filter {
+            states: Some(vec![State::OutcomeUnknown]),
+            limit: PAGE,
+            ..Filter::default()
+        };
+        let mut unknown = Vec::new();
+        loop {
+            let page = self.list(&filter).await?;
+            let Some(last) = page.last() else {
+                return Ok(unknown);
+            };
+            filter.after = Some(last.intent.operation);
+            unknown.extend(page);
+        }
     }
 
     /// Waits until an operation is settled or its outcome is unknown, and gives it back as it is then,
-    /// or as it is after `within`.
+    /// or as it is after `within`. `None`: there is no such operation.
+    ///
+    /// An outcome that is unknown ends the wait at once, also while somebody resolves it: nothing says
+    /// that it will ever be known.
     ///
     /// # Errors
     ///
@@ -139,16 +283,14 @@ impl Journal {
         operation: OperationId,
         within: Duration,
     ) -> Result<Option<Record>, StoreError> {
-        let until = tokio::time::Instant::now() + within;
+        // Asked for before the first look, so that nothing comes to rest unseen in between.
+        let mut rested = self.0.rested.subscribe();
+        // A wait that no clock can tell the end of has none.
+        let until = tokio::time::Instant::now().checked_add(within);
         loop {
-            let changed = self.0.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
             let record = self.show(operation).await?;
-            let rests = |record: &Record| {
-                record.state.is_settled() || record.state == State::OutcomeUnknown
-            };
-            if record.as_ref().is_none_or(rests) || tokio::time::Instant::now() >= until {
+            let over = until.is_some_and(|until| tokio::time::Instant::now() >= until);
+            if over || record.as_ref().is_none_or(|record| rests(record.state)) {
                 return Ok(record);
             }
             let look_again = async {
@@ -157,10 +299,16 @@ impl Journal {
                     false => std::future::pending().await,
                 }
             };
+            let end = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                () = changed => {}
+                () = hears_of(&mut rested, operation) => {}
                 () = look_again => {}
-                () = tokio::time::sleep_until(until) => {}
+                () = end => {}
             }
         }
     }
@@ -189,46 +337,87 @@ impl Journal {
     ///
     /// What was begun is finished.
     pub async fn sweep(&self, at_most: usize) -> Result<Swept, StoreError> {
-        let settings = &self.0.settings;
-        let now = SystemTime::now();
-        let before = |kept| now.checked_sub(kept).unwrap_or(SystemTime::UNIX_EPOCH);
-        let answers = before(settings.answers_kept_for);
-        let tombstones = before(settings.tombstones_kept_for);
-        self.0.store.sweep(answers, tombstones, at_most).await
+        self.0.sweep(at_most).await
     }
 
-    #[expect(dead_code, reason = "calls use it next")]
+    /// The store, which from its first use on is swept.
+    fn store(&self) -> &dyn Store {
+        Sweeper::begin(&self.0);
+        &*self.0.store
+    }
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "calls use it next"))]
     pub(crate) async fn accept(
         &self,
         intent: Intent,
         first: Option<AttemptId>,
     ) -> Result<Accepted, StoreError> {
-        self.0.store.accept(intent, first).await
+        self.store().accept(intent, first).await
     }
 
-    #[expect(dead_code, reason = "calls use it next")]
-    pub(crate) async fn append(&self, held: &Held, fact: Fact) -> Result<State, StoreError> {
-        let state = self.0.store.append(held, fact).await;
-        self.0.changed.notify_waiters();
-        state
+    pub(crate) async fn append(&self, held: &Held, mut fact: Fact) -> Result<State, StoreError> {
+        if let Fact::Without { failure, .. } = &mut fact {
+            failure.cut();
+        }
+        let state = self.store().append(held, fact).await?;
+        if rests(state) {
+            // Nobody listens where nobody waits.
+            let _ = self.0.rested.send(held.operation);
+        }
+        Ok(state)
     }
 
-    #[expect(dead_code, reason = "calls use it next")]
     pub(crate) async fn claim(&self, operation: OperationId) -> Result<Claimed, StoreError> {
-        self.0.store.claim(operation).await
+        self.store().claim(operation).await
     }
 
     /// What is kept of a result.
-    #[expect(dead_code, reason = "calls use it next")]
     pub(crate) fn kept(&self, answer: Value) -> Kept {
-        let bytes = serde_json::to_string(&answer).map_or(0, |text| text.len());
-        match bytes <= self.0.settings.max_answer_bytes {
+        let bytes = json_bytes(&answer);
+        match bytes <= self.0.settings.max_answer_bytes as u64 {
             true => Kept::Whole(answer),
-            false => Kept::TooLarge {
-                bytes: bytes as u64,
-            },
+            false => Kept::TooLarge { bytes },
         }
     }
+}
+
+impl Shared {
+    async fn sweep(&self, at_most: usize) -> Result<Swept, StoreError> {
+        let settings = &self.settings;
+        let now = SystemTime::now();
+        let before = |kept| now.checked_sub(kept).unwrap_or(SystemTime::UNIX_EPOCH);
+        let answers = before(settings.answers_kept_for);
+        let tombstones = before(settings.tombstones_kept_for);
+        self.store.sweep(answers, tombstones, at_most).await
+    }
+}
+
+/// Whether nothing is going on with it any more, as far as is known.
+fn rests(state: State) -> bool {
+    state.is_settled() || state == State::OutcomeUnknown
+}
+
+/// Ends when `operation` came to rest, or may have.
+async fn hears_of(rested: &mut broadcast::Receiver<OperationId>, operation: OperationId) {
+    // `Closed` cannot be: whoever waits holds the journal. `Lagged` is for looking again.
+    while rested.recv().await.is_ok_and(|other| other != operation) {}
+}
+
+/// How long a value is as JSON, without writing it anywhere.
+fn json_bytes(value: &Value) -> u64 {
+    struct Counted(u64);
+    impl io::Write for Counted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counted = Counted(0);
+    serde_json::to_writer(&mut counted, value).expect("counting cannot fail");
+    counted.0
 }
 
 impl fmt::Debug for Journal {

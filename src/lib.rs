@@ -117,7 +117,7 @@
 //! | [`spec`] | what a connection is to be |
 //! | [`event`] | what happened, as facts to subscribe to |
 //! | [`error`] | what went wrong, and what to do next |
-//! | [`journal`] | where a durable record of operations can be plugged in |
+//! | [`journal`] | operations on disk before they are sent, and how a lost outcome is found out |
 //! | `auth` | OAuth: access tokens, with the feature `oauth` |
 //! | [`config`] | what a file says connections are to be |
 //! | [`subscription`] | what a server tells unasked, and who wants to know |
@@ -202,6 +202,10 @@ struct Authorisation;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/configuration.md")]
 struct ConfigurationFiles;
+
+#[cfg(all(doctest, feature = "receipts", feature = "sqlite"))]
+#[doc = include_str!("../docs/extension.md")]
+struct Extension;
 
 #[cfg(doctest)]
 #[doc = include_str!("../docs/handlers.md")]

@@ -10,10 +10,13 @@ mod answer;
 mod bounds;
 mod call;
 mod definition;
+mod desk;
 mod failure;
 mod flight;
 mod identity;
 mod ledger;
+#[cfg(feature = "sqlite")]
+mod long;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod outbox;
 #[cfg(feature = "postgres")]
@@ -30,9 +33,12 @@ pub use answer::{Answer, NotKept, Status};
 pub use bounds::{Bounds, OutOfBounds};
 pub use call::Call;
 pub use definition::{Definition, DefinitionError, Retention, Wording};
+pub use desk::Desk;
 pub use failure::{Failure, Refusal};
 pub use identity::{Arrival, Identity, Scope, ScopeError};
 pub use ledger::{Ledger, LedgerError, LedgerFuture, Settled, Swept};
+#[cfg(feature = "sqlite")]
+pub use long::{End, LastWrites, LongTool, LongWork, LongWorkError, Work};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresHandling, PostgresLedger, PostgresSettings};
 pub use principal::{Asked, Authorised, Denial, FixedScope, Principal};

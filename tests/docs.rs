@@ -21,6 +21,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/catalog.md",
     "docs/configuration.md",
     "docs/conformance.md",
+    "docs/extension.md",
     "docs/handlers.md",
     "docs/observability.md",
     "docs/semantics.md",

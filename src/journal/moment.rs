@@ -14,10 +14,6 @@ pub(super) fn written(at: SystemTime) -> String {
     humantime::format_rfc3339_nanos(nearest).to_string()
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
 pub(super) fn serialize<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&written(*at))
 }
@@ -36,7 +32,7 @@ mod tests {
     #[test]
     fn a_clock_that_is_far_off_is_written_as_the_nearest_that_can_be_said() {
         let epoch = SystemTime::UNIX_EPOCH;
-        let years = |n| Duration::from_secs(n * 365 * 24 * 60 * 60);
+        let years = |n: u64| Duration::from_secs(n * 365 * 24 * 60 * 60);
         assert_eq!(written(epoch), "1970-01-01T00:00:00.000000000Z");
         assert_eq!(written(epoch - years(100)), written(epoch));
         assert_eq!(

@@ -111,7 +111,6 @@ pub enum By<'a> {
 
 /// Which operations to list.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Filter {
     /// Only those in one of these states. `None`: in any.
     pub states: Option<Vec<State>>,

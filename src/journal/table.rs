@@ -1,6 +1,8 @@
 //! What may follow what in the life of an operation. Recovery replays records through the same
 //! function that wrote them, so a journal that says something impossible is an error.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Where an operation stands.
@@ -97,6 +99,23 @@ impl State {
     }
 }
 
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accepted => "accepted",
+            Self::Dispatching => "dispatching",
+            Self::CancelRequested => "cancel requested",
+            Self::OutcomeUnknown => "outcome unknown",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Rejected => "rejected",
+            Self::NotSent => "not sent",
+            Self::Cancelled => "cancelled",
+            Self::Forgotten => "forgotten",
+        })
+    }
+}
+
 impl Event {
     /// Every event.
     pub const ALL: [Self; 11] = [
@@ -157,4 +176,172 @@ pub fn next(state: State, event: Event) -> Result<State, Illegal> {
         (S::Succeeded | S::Failed | S::Cancelled, E::Forget) => S::Forgotten,
         (state, event) => return Err(Illegal { state, event }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A row for each state and a column for each event, in the order of [`State::ALL`] and
+    /// [`Event::ALL`]: where it goes, by the first letters of the state's name; `--` is illegal.
+    const TABLE: &str = "
+               dispatch cancel? task succeed fail reject not-send lose abandon cancel forget
+        accepted     di   ac    --   --      --   --     ns       --   ns      --     --
+        dispatching  di   cr    di   su      fa   re     ns       un   un      ca     --
+        cancel-req   --   cr    cr   su      fa   re     ns       un   un      ca     --
+        unknown      un   un    un   su      fa   re     ns       un   un      ca     --
+        succeeded    --   --    --   --      --   --     --       --   --      --     fo
+        failed       --   --    --   --      --   --     --       --   --      --     fo
+        rejected     --   --    --   --      --   --     --       --   --      --     --
+        not-sent     --   --    --   --      --   --     --       --   --      --     --
+        cancelled    --   --    --   --      --   --     --       --   --      --     fo
+        forgotten    --   --    --   --      --   --     --       --   --      --     --
+    ";
+
+    fn short(state: State) -> &'static str {
+        match state {
+            State::Accepted => "ac",
+            State::Dispatching => "di",
+            State::CancelRequested => "cr",
+            State::OutcomeUnknown => "un",
+            State::Succeeded => "su",
+            State::Failed => "fa",
+            State::Rejected => "re",
+            State::NotSent => "ns",
+            State::Cancelled => "ca",
+            State::Forgotten => "fo",
+        }
+    }
+
+    fn cells() -> impl Iterator<Item = (State, Event, Result<State, Illegal>)> {
+        let events = |state| Event::ALL.map(|event| (state, event, next(state, event)));
+        State::ALL.into_iter().flat_map(events)
+    }
+
+    fn successors(state: State) -> impl Iterator<Item = State> {
+        Event::ALL
+            .into_iter()
+            .filter_map(move |e| next(state, e).ok())
+    }
+
+    #[test]
+    fn all_110_cells_are_as_they_are_written_here() {
+        let rows = TABLE.lines().map(str::trim).filter(|l| !l.is_empty());
+        let rows: Vec<Vec<&str>> = rows.map(|l| l.split_whitespace().collect()).collect();
+        assert_eq!(rows[0].len(), Event::ALL.len());
+        assert_eq!(rows.len() - 1, State::ALL.len());
+        let mut compared = 0;
+        for (state, row) in State::ALL.into_iter().zip(&rows[1..]) {
+            assert_eq!(row.len() - 1, Event::ALL.len(), "{row:?}");
+            for (event, cell) in Event::ALL.into_iter().zip(&row[1..]) {
+                let to = next(state, event);
+                assert_eq!(to.map_or("--", short), *cell, "{state:?} {event:?}");
+                if let Err(illegal) = to {
+                    assert_eq!(illegal, Illegal { state, event });
+                }
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 110);
+    }
+
+    #[test]
+    fn all_names_every_state_and_every_event_once() {
+        let states: BTreeSet<_> = State::ALL.map(short).into_iter().collect();
+        assert_eq!(states.len(), State::ALL.len());
+        let events: BTreeSet<_> = Event::ALL.map(|e| format!("{e:?}")).into_iter().collect();
+        assert_eq!(events.len(), Event::ALL.len());
+    }
+
+    #[test]
+    fn nothing_leads_out_of_the_last_states() {
+        for state in [State::Forgotten, State::Rejected, State::NotSent] {
+            assert_eq!(successors(state).count(), 0, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_settled_can_only_be_forgotten() {
+        for (state, event, to) in cells().filter(|cell| cell.0.is_settled()) {
+            match to {
+                Ok(to) => assert_eq!((event, to), (Event::Forget, State::Forgotten)),
+                Err(_) => assert!(event != Event::Forget || successors(state).count() == 0),
+            }
+        }
+        for (state, event, to) in cells().filter(|cell| !cell.0.is_settled()) {
+            assert!(
+                event != Event::Forget || to.is_err(),
+                "{state:?} is forgotten"
+            );
+        }
+    }
+
+    #[test]
+    fn only_knowledge_leads_out_of_unknown() {
+        for event in Event::ALL {
+            let to = next(State::OutcomeUnknown, event);
+            let knows = [
+                Event::Succeed,
+                Event::Fail,
+                Event::Reject,
+                Event::NotSend,
+                Event::Cancel,
+            ];
+            match to {
+                Ok(State::OutcomeUnknown) => assert!(!knows.contains(&event), "{event:?}"),
+                Ok(to) => assert!(to.is_settled() && knows.contains(&event), "{event:?}"),
+                Err(_) => assert_eq!(event, Event::Forget),
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_that_may_have_left_is_known_not_to_have_because_its_host_is_gone() {
+        for (state, event, to) in cells().filter(|cell| cell.1 == Event::Abandon) {
+            let expected = match state {
+                // The attempt is recorded before it is handed over: without one, nothing left.
+                State::Accepted => Some(State::NotSent),
+                State::Dispatching | State::CancelRequested | State::OutcomeUnknown => {
+                    Some(State::OutcomeUnknown)
+                }
+                _ => None,
+            };
+            assert_eq!(to.ok(), expected, "{state:?} {event:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_dispatched_after_a_stop_was_asked_for_and_before_the_outcome_is_known_to_be_unknown()
+     {
+        assert!(next(State::CancelRequested, Event::Dispatch).is_err());
+        assert!(next(State::OutcomeUnknown, Event::Dispatch).is_ok());
+    }
+
+    #[test]
+    fn every_state_is_reached_from_accepted_and_none_leads_back_to_it() {
+        let mut reached = vec![State::Accepted];
+        let mut looked_at = 0;
+        while let Some(state) = reached.get(looked_at).copied() {
+            looked_at += 1;
+            for to in successors(state) {
+                assert!(to != State::Accepted || state == State::Accepted);
+                if !reached.contains(&to) {
+                    reached.push(to);
+                }
+            }
+        }
+        assert_eq!(reached.len(), State::ALL.len(), "{reached:?}");
+    }
+
+    #[test]
+    fn a_key_is_free_where_it_is_established_that_nothing_ran() {
+        let free: Vec<_> = State::ALL
+            .into_iter()
+            .filter(|state| state.frees_its_key())
+            .collect();
+        assert_eq!(free, [State::Rejected, State::NotSent]);
+        assert!(free.iter().all(|state| state.is_settled()));
+    }
 }

@@ -96,6 +96,13 @@ impl Standing {
 }
 
 impl Receipt {
+    /// Its answer is gone when its time is over, whether or not it was swept away.
+    pub(crate) fn expire(&mut self, now: SystemTime) {
+        if self.standing.state() == table::State::Settled && self.answered_until <= now {
+            self.standing = Standing::Expired;
+        }
+    }
+
     /// What the table has to know of it.
     #[must_use]
     pub fn stored(&self) -> Stored {

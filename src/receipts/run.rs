@@ -69,3 +69,35 @@ async fn behind(
         Err(_) => Answer::InProgress { id },
     }
 }
+
+/// What is done when a call has its answer, in the call's own task.
+#[cfg(feature = "sqlite")]
+pub(crate) type Afterwards = Arc<dyn Fn(&Arrival, &Answer) + Send + Sync>;
+
+/// A handler, and what is done after each of its calls.
+#[cfg(feature = "sqlite")]
+pub(crate) struct Followed {
+    pub(crate) runs: Arc<dyn Runs>,
+    pub(crate) then: Afterwards,
+}
+
+#[cfg(feature = "sqlite")]
+impl Runs for Followed {
+    fn flights(&self) -> &Arc<Flights> {
+        self.runs.flights()
+    }
+
+    fn ledger(&self) -> Arc<dyn Ledger> {
+        self.runs.ledger()
+    }
+
+    fn run(&self, arrival: Arrival, call: Call, terms: Arc<Terms>) -> Running {
+        let running = self.runs.run(arrival.clone(), call, terms);
+        let then = Arc::clone(&self.then);
+        Box::pin(async move {
+            let answer = running.await;
+            then(&arrival, &answer);
+            answer
+        })
+    }
+}

@@ -2,7 +2,7 @@
 //! together is committed together.
 
 mod effect;
-mod rows;
+pub(super) mod rows;
 mod writer;
 
 use std::{
@@ -18,6 +18,7 @@ use std::{
 use rmcp::schemars::JsonSchema;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use self::{
@@ -160,6 +161,28 @@ impl SqliteLedger {
         let handler: Handler = Arc::new(move |transaction, arguments, call| {
             let arguments = parse::<A>(arguments).map_err(Failure::Invalid)?;
             handler(transaction, arguments, call)?;
+            Ok(Done::Begun)
+        });
+        self.with(definition, principal, handler)
+    }
+
+    /// The same, whose handler sees the arguments as they came. They fit `A`.
+    pub(super) fn tool_that_begins<A, O, F>(
+        &self,
+        definition: &Definition<A, O>,
+        principal: impl Principal,
+        handler: F,
+    ) -> Result<ReceiptTool, DefinitionError>
+    where
+        A: DeserializeOwned + JsonSchema + 'static,
+        O: Serialize + JsonSchema + 'static,
+        F: Fn(&Transaction<'_>, Map<String, Value>, &Call) -> Result<(), Failure>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let handler: Handler = Arc::new(move |transaction, arguments, call| {
+            handler(transaction, arguments.clone(), call)?;
             Ok(Done::Begun)
         });
         self.with(definition, principal, handler)

@@ -123,3 +123,83 @@ pub fn row(stored: Option<&Stored>, incoming: &Incoming, now: i64) -> Row {
         State::Tombstone => Row::Expired,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    fn print(what: i64) -> Fingerprint {
+        let arguments = Map::from_iter([("n".to_owned(), json!(what))]);
+        Fingerprint::of("t", &arguments)
+    }
+
+    const STATES: [State; 4] = [
+        State::Running,
+        State::Settled,
+        State::Unknown,
+        State::Tombstone,
+    ];
+
+    /// Every combination of what the table looks at, against the rules in words.
+    #[test]
+    fn every_call_has_its_row() {
+        let now = 1000;
+        for access in [Access::Granted, Access::Denied] {
+            for other_versions in [OtherVersions::Answered, OtherVersions::Refused] {
+                let incoming = Incoming {
+                    access,
+                    version: 2,
+                    fingerprint: print(1),
+                    other_versions,
+                };
+                let new = row(None, &incoming, now);
+                match access {
+                    Access::Granted => assert_eq!(new, Row::Run),
+                    Access::Denied => assert_eq!(new, Row::Deny),
+                }
+                for state in STATES {
+                    for same_arguments in [true, false] {
+                        for same_version in [true, false] {
+                            for answered_until in [now - 1, now, now + 1] {
+                                let stored = Stored {
+                                    version: if same_version { 2 } else { 1 },
+                                    fingerprint: print(if same_arguments { 1 } else { 2 }),
+                                    state,
+                                    answered_until,
+                                };
+                                let row = row(Some(&stored), &incoming, now);
+                                assert_ne!(row, Row::Run, "a known key never runs: {stored:?}");
+                                check(row, &stored, &incoming, now);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(row: Row, stored: &Stored, incoming: &Incoming, now: i64) {
+        let same = stored.fingerprint == incoming.fingerprint;
+        let same_version = stored.version == incoming.version;
+        let over = stored.state == State::Settled && stored.answered_until <= now;
+        let expected = if incoming.access == Access::Denied {
+            Row::Deny
+        } else if over || stored.state == State::Tombstone {
+            Row::Expired
+        } else if !same && same_version {
+            Row::Conflict(Conflict::Arguments)
+        } else if !same_version && (!same || incoming.other_versions == OtherVersions::Refused) {
+            Row::Conflict(Conflict::Version)
+        } else {
+            match stored.state {
+                State::Running => Row::Wait,
+                State::Settled => Row::Replay,
+                State::Unknown => Row::Unknown,
+                State::Tombstone => Row::Expired,
+            }
+        };
+        assert_eq!(row, expected, "{stored:?} {incoming:?}");
+    }
+}

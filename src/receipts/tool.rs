@@ -12,16 +12,21 @@ use rmcp::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
+#[cfg(feature = "sqlite")]
+use super::run::{Afterwards, Followed};
 use super::{
     answer::{Answer, NotKept},
     call::Call,
     definition::{Definition, DefinitionError, Terms},
-    identity::{Arrival, Identity},
+    identity::{Arrival, Identity, Scope},
     ledger::Ledger,
-    principal::{Asked, Principal},
+    principal::{Asked, Denial, Principal},
     run::{Runs, arrive},
 };
-use crate::operation::{Fingerprint, IdempotencyKey, OperationId};
+use crate::{
+    extension::IDEMPOTENCY_KEY,
+    operation::{Fingerprint, IdempotencyKey, OperationId},
+};
 
 /// The longest complaint about arguments, in bytes. It may quote them.
 const COMPLAINT_BYTES: usize = 300;
@@ -57,10 +62,37 @@ impl ReceiptTool {
     }
 
     /// The same tool, with something around the way of its calls.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(feature = "sqlite")]
     pub(crate) fn around(mut self, around: impl FnOnce(Arc<dyn Runs>) -> Arc<dyn Runs>) -> Self {
         self.runs = around(self.runs);
         self
+    }
+
+    /// The same tool, with something done when one of its calls has its answer.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn followed_by(self, then: Afterwards) -> Self {
+        let runs = self.runs;
+        Self {
+            runs: Arc::new(Followed { runs, then }),
+            ..self
+        }
+    }
+
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Whose call it is, if it may be made.
+    pub(crate) async fn authorise(
+        &self,
+        arguments: &Map<String, Value>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Scope, Denial> {
+        let asked = Asked {
+            operation: &self.terms.name,
+            arguments,
+        };
+        self.principal.authorise(context, asked).await
     }
 
     /// The tool as clients see it.
@@ -137,14 +169,12 @@ impl ReceiptTool {
         context: &RequestContext<RoleServer>,
     ) -> Result<Arrival, NotKept> {
         let terms = &self.terms;
-        let key = key_of(&mut arguments, &terms.key_argument).map_err(NotKept::Invalid)?;
+        let by_meta = context.meta.get(IDEMPOTENCY_KEY);
+        let key = key_of(&mut arguments, &terms.key_argument, by_meta);
+        let key = key.map_err(NotKept::Invalid)?;
         let bounded = terms.bounds.check(&arguments);
         bounded.map_err(|out| NotKept::Invalid(out.to_string()))?;
-        let asked = Asked {
-            operation: &terms.name,
-            arguments: &arguments,
-        };
-        let authorised = self.principal.authorise(context, asked).await;
+        let authorised = self.authorise(&arguments, context).await;
         let scope = authorised.map_err(|denial| NotKept::Denied(denial.message))?;
         (self.fits)(&arguments).map_err(NotKept::Invalid)?;
         Ok(Arrival {
@@ -167,16 +197,27 @@ impl fmt::Debug for ReceiptTool {
     }
 }
 
-/// Takes the key out of the arguments.
-fn key_of(arguments: &mut Map<String, Value>, argument: &str) -> Result<IdempotencyKey, String> {
-    match arguments.remove(argument) {
-        Some(Value::String(key)) => key
-            .parse()
-            .map_err(|wrong| format!("`{argument}`: {wrong}")),
-        Some(_) => Err(format!(
-            "`{argument}` is a string of 1 to 128 visible ASCII characters"
+/// Takes the key out of the arguments, or from the request's `_meta`. From both it is one key.
+fn key_of(
+    arguments: &mut Map<String, Value>,
+    argument: &str,
+    by_meta: Option<&Value>,
+) -> Result<IdempotencyKey, String> {
+    let shaped = |key: &Value, place: &str| match key {
+        Value::String(key) => key.parse().map_err(|wrong| format!("`{place}`: {wrong}")),
+        _ => Err(format!(
+            "`{place}` is a string of 1 to 128 visible ASCII characters"
         )),
-        None => Err(format!(
+    };
+    let by_argument = arguments.remove(argument);
+    match (by_argument, by_meta) {
+        (Some(key), None) => shaped(&key, argument),
+        (None, Some(key)) => shaped(key, IDEMPOTENCY_KEY),
+        (Some(key), Some(meta)) if key == *meta => shaped(&key, argument),
+        (Some(_), Some(_)) => Err(format!(
+            "`{argument}` is not the key in the request's metadata; give one, or the same in both"
+        )),
+        (None, None) => Err(format!(
             "`{argument}` is missing; make a random one for this intent and keep it"
         )),
     }

@@ -523,8 +523,10 @@ pub(crate) async fn a_list_is_filtered_and_goes_on_where_it_stopped(place: Arc<d
     };
     assert_eq!(listed(&Filter::default()).await, ids(&|_| true));
 
-    let mut filter = Filter::default();
-    filter.connection = Some(name("orders"));
+    let mut filter = Filter {
+        connection: Some(name("orders")),
+        ..Filter::default()
+    };
     assert_eq!(listed(&filter).await, ids(&|one| one.1 == name("orders")));
     filter.states = Some(vec![State::OutcomeUnknown, State::Accepted]);
     let both = ids(&|one| one.1 == name("orders") && one.2 != State::Succeeded);
@@ -540,8 +542,10 @@ pub(crate) async fn a_list_is_filtered_and_goes_on_where_it_stopped(place: Arc<d
     assert_eq!(listed(&filter).await, []);
 
     for limit in [1, 5, 12, 100] {
-        let mut filter = Filter::default();
-        filter.limit = limit;
+        let mut filter = Filter {
+            limit,
+            ..Filter::default()
+        };
         let mut paged = Vec::new();
         loop {
             let page = listed(&filter).await;
@@ -963,8 +967,10 @@ pub(crate) async fn what_was_written_is_there_after_opening_anew(place: Arc<dyn 
         assert_eq!(free, record.state.frees_its_key(), "{:?}", record.state);
     }
     // What was claimed by nobody, or by a host that is gone, can be claimed.
-    let mut unknown = Filter::default();
-    unknown.states = Some(vec![State::OutcomeUnknown]);
+    let unknown = Filter {
+        states: Some(vec![State::OutcomeUnknown]),
+        ..Filter::default()
+    };
     let unknown = store.list(&unknown).await.unwrap();
     let (held, _) = claim(&*store, unknown[0].intent.operation).await;
     walk(&*store, &held, &[Event::Succeed]).await;

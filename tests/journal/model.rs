@@ -65,8 +65,10 @@ pub(crate) async fn history(store: &dyn Store, seed: u64) {
         }
     }
 
-    let mut filter = Filter::default();
-    filter.connection = Some(connection.clone());
+    let mut filter = Filter {
+        connection: Some(connection.clone()),
+        ..Filter::default()
+    };
     let listed = store.list(&filter).await.unwrap();
     model.sort_by_key(|expected| expected.intent.operation);
     assert_eq!(listed.len(), model.len(), "history {seed}");

@@ -7,6 +7,7 @@ pub mod lane;
 pub mod lent;
 pub mod logs;
 pub mod rig;
+pub mod shop;
 pub mod world;
 
 use std::{

@@ -49,7 +49,7 @@ fn number(state: State) -> i64 {
 }
 
 /// What an error of SQLite's means for a ledger.
-pub(super) fn failed(error: rusqlite::Error) -> LedgerError {
+pub(in crate::receipts) fn failed(error: rusqlite::Error) -> LedgerError {
     use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
     match error.sqlite_error_code() {
         Some(DatabaseBusy | DatabaseLocked) => LedgerError::Busy,
@@ -107,7 +107,7 @@ pub(super) fn by_key(
     found.map_err(failed)?.transpose()
 }
 
-pub(super) fn by_id(
+pub(in crate::receipts) fn by_id(
     connection: &Connection,
     id: OperationId,
 ) -> Result<Option<Receipt>, LedgerError> {
@@ -145,7 +145,7 @@ pub(super) fn insert(connection: &Connection, receipt: &Receipt) -> Result<(), L
 
 /// Says what an operation came to, and keeps that for as long from now on as it would have been kept
 /// from its beginning.
-pub(super) fn settle(
+pub(in crate::receipts) fn settle(
     connection: &Connection,
     id: OperationId,
     standing: &Standing,

@@ -1,0 +1,139 @@
+//! A directory with one server of receipts, its levers, and what it received and did.
+
+use std::{
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use mcp_supervisor::{
+    ConnectionSpec, Era, HttpSpec, IdempotencyKey, StdioSpec,
+    policy::{Backoff, Repeats},
+};
+use tempfile::TempDir;
+
+use super::{example, rig::Wire, until};
+
+/// The shop and, over HTTP, its process.
+pub struct Shop {
+    dir: TempDir,
+    wire: Wire,
+    era: Era,
+    http: Option<Server>,
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Shop {
+    pub async fn open(wire: Wire, era: &Era, levers: &[&str]) -> Self {
+        let mut shop = Self {
+            dir: tempfile::tempdir().expect("a directory"),
+            wire,
+            era: era.clone(),
+            http: None,
+        };
+        for lever in levers {
+            shop.pull(lever);
+        }
+        shop.start().await;
+        shop
+    }
+
+    /// Over HTTP the process is the shop's own; over stdio each session starts one.
+    async fn start(&mut self) {
+        if self.wire == Wire::Stdio {
+            return;
+        }
+        let child = Command::new(example("desk_server"))
+            .arg("http")
+            .arg(self.dir.path())
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the server starts");
+        self.http = Some(Server(child));
+        until("the server listens", || self.port().is_some()).await;
+    }
+
+    fn port(&self) -> Option<u16> {
+        let text = std::fs::read_to_string(self.dir.path().join("port")).ok()?;
+        text.parse().ok()
+    }
+
+    pub fn spec(&self) -> ConnectionSpec {
+        self.spec_of("local")
+    }
+
+    /// A connection of this principal's; over stdio there is one principal.
+    pub fn spec_of(&self, principal: &str) -> ConnectionSpec {
+        let spec: ConnectionSpec = match self.wire {
+            Wire::Stdio => StdioSpec::new(example("desk_server"))
+                .arg("stdio")
+                .arg(self.dir.path())
+                .into(),
+            Wire::Http => {
+                let port = self.port().expect("it listens");
+                HttpSpec::new(format!("http://127.0.0.1:{port}/mcp"))
+                    .header("x-principal", principal)
+                    .into()
+            }
+        };
+        spec.era(self.era.clone()).repeats(Repeats {
+            max_attempts: 3,
+            backoff: Backoff {
+                base: Duration::from_millis(1),
+                cap: Duration::from_millis(10),
+            },
+        })
+    }
+
+    pub fn pull(&self, lever: &str) {
+        let (name, value) = lever.split_once('=').unwrap_or((lever, ""));
+        std::fs::write(self.dir.path().join(name), value).expect("the lever can be pulled");
+    }
+
+    /// Kills the process that serves now, with the signal that nothing survives.
+    pub fn kill(&self) {
+        let pid = std::fs::read_to_string(self.dir.path().join("pid")).expect("it has a pid");
+        let killed = Command::new("kill").args(["-9", pid.trim()]).status();
+        assert!(killed.expect("there is a kill").success());
+    }
+
+    /// Kills it, waits until it is gone, and starts another one.
+    pub async fn kill_and_start(&mut self) {
+        self.kill();
+        if let Some(mut server) = self.http.take() {
+            let _ = server.0.wait();
+            std::fs::remove_file(self.dir.path().join("port")).expect("it had a port");
+            self.start().await;
+        }
+    }
+
+    /// How many lines of what it received begin like this.
+    pub fn received(&self, beginning: &str) -> usize {
+        let text = std::fs::read_to_string(self.dir.path().join("received")).unwrap_or_default();
+        text.lines()
+            .filter(|line| line.starts_with(beginning))
+            .count()
+    }
+
+    /// A number from the shop's own tables.
+    pub fn number(&self, sql: &str) -> i64 {
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let shop = rusqlite::Connection::open_with_flags(self.dir.path().join("shop.db"), flags)
+            .expect("the database is there");
+        shop.busy_timeout(Duration::from_secs(10))
+            .expect("it can wait");
+        shop.query_row(sql, [], |row| row.get(0))
+            .expect("it is a number")
+    }
+}
+
+pub fn key(text: &str) -> IdempotencyKey {
+    text.parse().expect("a key")
+}
