@@ -76,6 +76,8 @@ mod error;
 mod export;
 mod memory;
 mod moment;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod record;
 pub mod seam;
 mod store;
@@ -96,6 +98,8 @@ use tokio::sync::broadcast;
 
 pub use error::JournalError;
 pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresSettings, PostgresStore};
 pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;

@@ -11,8 +11,12 @@ mod memory;
 mod model;
 #[path = "journal/place.rs"]
 mod place;
+#[path = "journal/postgres.rs"]
+mod postgres;
 mod support;
 
 use place::conforms;
 
 conforms!(memory_store, crate::memory::place);
+// Runs where `POSTGRES_URL` names a server.
+conforms!(postgres_store, crate::postgres::place);

@@ -169,6 +169,9 @@ pub enum StoreError {
         /// The newest that this program knows.
         known: i64,
     },
+    /// What it was told cannot be, or the database is not as it has to be.
+    #[error("the journal cannot be used so: {0}")]
+    Settings(Arc<str>),
     /// Somebody else has the operation now.
     #[error("the operation changed hands: this host's lease ran out, or another host claimed it")]
     Fenced,

@@ -813,9 +813,8 @@ pub(crate) async fn a_sweep_keeps_to_its_bound(place: Arc<dyn Place>) {
 pub(crate) async fn random_histories_agree_with_the_pure_fold(place: Arc<dyn Place>) {
     /// At once: so that a store that commits in groups does.
     const SIDE_BY_SIDE: u64 = 50;
-    const HISTORIES: u64 = 1000;
     let store = place.open().await;
-    for first in (0..HISTORIES).step_by(usize::try_from(SIDE_BY_SIDE).unwrap()) {
+    for first in (0..place.histories()).step_by(usize::try_from(SIDE_BY_SIDE).unwrap()) {
         let histories = (first..first + SIDE_BY_SIDE).map(|seed| {
             let store = Arc::clone(&store);
             tokio::spawn(async move { crate::model::history(&*store, seed).await })

@@ -14,6 +14,12 @@ pub(crate) trait Place: Send + Sync + 'static {
 
     /// Whether what was written is still there when the place is opened anew.
     fn lasts(&self) -> bool;
+
+    /// How many random histories it is asked within the tests' outer deadline: about 26 reads and
+    /// writes each.
+    fn histories(&self) -> u64 {
+        1000
+    }
 }
 
 /// A new place; `None` where there can be none here, with the reason on stderr.

@@ -6,6 +6,7 @@
 pub mod lane;
 pub mod lent;
 pub mod logs;
+pub mod postgres;
 pub mod rig;
 pub mod shop;
 pub mod world;
