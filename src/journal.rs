@@ -80,6 +80,8 @@ mod moment;
 mod postgres;
 mod record;
 pub mod seam;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 mod sweeper;
 pub mod table;
@@ -101,6 +103,8 @@ pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresSettings, PostgresStore};
 pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;
 pub use verdict::{Ruling, Verdict, VerdictError};

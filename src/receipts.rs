@@ -5,6 +5,10 @@
 //! ([`Ledger`]), and behaves by one [table](table::row). Its identity is a [`Scope`], which
 //! comes from the authenticated request through a [`Principal`], its name, and the caller's key,
 //! which is an argument that the tool documents.
+#![cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres")),
+    allow(dead_code, reason = "what a ledger needs is there, and no ledger")
+)]
 
 mod answer;
 mod bounds;

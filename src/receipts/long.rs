@@ -49,7 +49,7 @@ type Running<O> = Pin<Box<dyn Future<Output = Result<End<O>, Failure>> + Send>>;
 ///
 /// ```
 /// use mcp_supervisor::receipts::{Definition, End, FixedScope, LongTool, LongWork, LongWorkError, SqliteLedger};
-/// use rmcp::schemars::{self, JsonSchema};
+/// use rmcp::schemars::JsonSchema;
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Deserialize, JsonSchema)]
@@ -61,7 +61,7 @@ type Running<O> = Pin<Box<dyn Future<Output = Result<End<O>, Failure>> + Send>>;
 /// #[derive(Serialize, JsonSchema)]
 /// #[schemars(crate = "rmcp::schemars")]
 /// struct Report {
-///     orders: u64,
+///     orders: i64,
 /// }
 ///
 /// async fn yearly(ledger: &SqliteLedger, who: FixedScope) -> Result<LongTool, LongWorkError> {
