@@ -14,6 +14,7 @@ mod receipts;
 mod recorded;
 mod requests;
 mod resend;
+mod resolve;
 mod rounds;
 mod tasks;
 
@@ -30,6 +31,8 @@ use serde_json::Value;
 
 pub use answer::{AnswerKind, ToolAnswer};
 pub(crate) use lists::{known, list, refresh};
+pub(crate) use resolve::resolve;
+pub use resolve::{Known, Resolution, ResolveError};
 
 use crate::{
     connection::Line,

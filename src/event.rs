@@ -159,6 +159,13 @@ pub enum What {
         /// Whether the tool knows it.
         found: bool,
     },
+    /// An operation whose outcome was unknown is known now.
+    Resolved {
+        /// The operation.
+        operation: OperationId,
+        /// How it became known: `repeat`, `look_up` or `task`.
+        by: &'static str,
+    },
     /// The server said that one of its lists changed.
     ListChanged {
         /// The session.

@@ -11,6 +11,7 @@
 
 mod catalog;
 mod protocol;
+mod resolve;
 
 use std::{fmt, marker::PhantomData, ops::Deref, sync::Arc};
 

@@ -72,6 +72,7 @@
 //! Times are those of the hosts that recorded them. They decide about retention and nothing else: the
 //! order of a history is the order in which it was written, whatever a clock said.
 
+mod claim;
 mod error;
 mod export;
 mod memory;
@@ -89,15 +90,15 @@ mod tests;
 mod verdict;
 
 use std::{
-    collections::HashMap,
     fmt, io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+pub(crate) use claim::FreeOnPanic;
 pub use error::JournalError;
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
@@ -111,7 +112,7 @@ pub use verdict::{Ruling, Verdict, VerdictError};
 
 use sweeper::Sweeper;
 
-use crate::operation::{AttemptId, ConnectionName, IdempotencyKey, OperationId, TaskHandle};
+use crate::operation::{AttemptId, ConnectionName, IdempotencyKey, OperationId};
 
 /// How often one that waits looks, where other hosts write to the same store.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -126,8 +127,8 @@ struct Shared {
     /// Told of each operation that came to rest here. One that waits and falls behind looks again.
     rested: broadcast::Sender<OperationId>,
     sweeper: Sweeper,
-    /// Operations of this host that servers work on in tasks.
-    tasks: Mutex<HashMap<TaskHandle, Held>>,
+    claims: claim::Claims,
+    opened: tokio::time::Instant,
 }
 
 /// How many operations may come to rest before one that waits has to look at the store to catch up.
@@ -188,7 +189,8 @@ impl Journal {
             settings,
             rested: broadcast::Sender::new(REMEMBERED),
             sweeper: Sweeper::default(),
-            tasks: Mutex::default(),
+            claims: claim::Claims::default(),
+            opened: tokio::time::Instant::now(),
         }))
     }
 
@@ -365,40 +367,8 @@ impl Journal {
         self.store().accept(intent, first).await
     }
 
-    pub(crate) async fn append(&self, held: &Held, mut fact: Fact) -> Result<State, StoreError> {
-        if let Fact::Without { failure, .. } = &mut fact {
-            failure.cut();
-        }
-        let state = self.store().append(held, fact).await?;
-        if rests(state) {
-            // Nobody listens where nobody waits.
-            let _ = self.0.rested.send(held.operation);
-        }
-        Ok(state)
-    }
-
-    pub(crate) async fn claim(&self, operation: OperationId) -> Result<Claimed, StoreError> {
-        self.store().claim(operation).await
-    }
-
-    /// Gives up what was claimed, or what was left unknown.
-    pub(crate) async fn release(&self, held: &Held) -> Result<(), StoreError> {
-        self.store().release(held).await
-    }
-
     pub(crate) async fn find(&self, by: By<'_>) -> Result<Option<Record>, StoreError> {
         self.store().find(by).await
-    }
-
-    /// The right to write an operation whose server works on it in a task. It waits here for whoever
-    /// learns how the task ended.
-    pub(crate) fn hold_task(&self, task: TaskHandle, held: Held) {
-        self.tasks().insert(task, held);
-    }
-
-    fn tasks(&self) -> MutexGuard<'_, HashMap<TaskHandle, Held>> {
-        let tasks = self.0.tasks.lock();
-        tasks.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is kept of a result.

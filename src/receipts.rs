@@ -21,6 +21,10 @@ mod identity;
 mod ledger;
 #[cfg(feature = "sqlite")]
 mod long;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub mod outbox;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod principal;
 mod receipt;
 mod run;
@@ -39,6 +43,8 @@ pub use identity::{Arrival, Identity, Scope, ScopeError};
 pub use ledger::{Ledger, LedgerError, LedgerFuture, Settled, Swept};
 #[cfg(feature = "sqlite")]
 pub use long::{End, LastWrites, LongTool, LongWork, LongWorkError, Work};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresHandling, PostgresLedger, PostgresSettings};
 pub use principal::{Asked, Authorised, Denial, FixedScope, Principal};
 pub use receipt::{Conflict, Receipt, Standing};
 #[cfg(feature = "sqlite")]

@@ -1,16 +1,23 @@
 //! A call that the journal has already: under the same key, or under the operation id that its caller
 //! chose.
 
+use std::{sync::Arc, time::Duration};
+
+use rmcp::model::ClientRequest;
+use serde_json::Value;
+
 use super::{
     ToolAnswer,
     attempt::cancelled,
     journaled::Asks,
     operation::Operation,
     recorded::{INPUT_REQUIRED, earlier_unknown, replay, why_unknown},
+    resolve::{Known, ResolveError, resolve},
 };
 use crate::{
-    error::{CallError, NotSentReason},
+    error::{CallError, NotSentReason, Source, Unsettled},
     journal::{By, Claimed, Held, Journal, Record, State},
+    operation::Resolve,
 };
 
 /// What a call comes to that the journal has already.
@@ -87,9 +94,58 @@ impl Operation<'_> {
                     }
                 }
             }
-            State::OutcomeUnknown => Ok(Found::Outcome(Err(earlier_unknown(self.line, &record)))),
+            State::OutcomeUnknown => self.find_out(journal, record).await,
             state if state.frees_its_key() && operation != self.id => Ok(Found::Free),
             _ => Ok(Found::Outcome(replay(self.line, record))),
+        }
+    }
+
+    /// Nobody knows what became of the first one: it is resolved, as far as its contract goes and the
+    /// time of this call.
+    async fn find_out(&mut self, journal: &Journal, record: Record) -> Result<Found, CallError> {
+        let operation = record.intent.operation;
+        let mut order = Resolve::new(operation);
+        order.arguments = match &*self.request {
+            ClientRequest::CallToolRequest(request) => Some(Value::Object(
+                request.params.arguments.clone().unwrap_or_default(),
+            )),
+            _ => None,
+        };
+        // Zero would be a mistake of the caller's; this is only late.
+        let left = self.times.left().max(Duration::from_millis(1));
+        order.budget.total = Some(left);
+        order.budget.attempt = self.times.attempt.map(|attempt| attempt.min(left));
+        order.budget.cancel.clone_from(&self.times.cancel);
+        let still = |why: Option<Unsettled>, source: Option<Source>| {
+            let mut error = earlier_unknown(self.line, &record);
+            if let CallError::Unknown(unknown) = &mut error {
+                (unknown.unsettled, unknown.source) = (why, source);
+            }
+            Ok(Found::Outcome(Err(error)))
+        };
+        match resolve(self.line, journal, order).await {
+            Ok(resolution) => Ok(match resolution.known {
+                Known::Answered(answer) => Found::Outcome(Ok(*answer)),
+                Known::Failed(failed) => Found::Outcome(Err(CallError::Failed(failed))),
+                Known::DidNotRun(_) if operation != self.id => Found::Free,
+                Known::DidNotRun(e) => Found::Outcome(Err(CallError::NotSent(e))),
+                Known::Cancelled => {
+                    let reason = NotSentReason::WasStopped { operation };
+                    return Err(self.error(reason.into(), None));
+                }
+            }),
+            Err(ResolveError::Settled(record)) => match record.state.frees_its_key() {
+                true if operation != self.id => Ok(Found::Free),
+                _ => Ok(Found::Outcome(replay(self.line, *record))),
+            },
+            Err(ResolveError::Elsewhere(_)) => {
+                Err(self.error(NotSentReason::StillRuns { operation }.into(), None))
+            }
+            Err(ResolveError::StillUnknown(unknown)) => {
+                Ok(Found::Outcome(Err(CallError::Unknown(unknown))))
+            }
+            Err(ResolveError::NothingAllowed { why, .. }) => still(why, None),
+            Err(error) => still(None, Some(Arc::new(error))),
         }
     }
 

@@ -181,15 +181,16 @@ impl Task {
         };
         let id = operation.id;
         let facts = journaled.facts(&operation, &done);
-        let in_task = match facts.last() {
-            Some(Fact::Task { task }) => Some(task.clone()),
-            _ => None,
-        };
+        let in_task = matches!(facts.last(), Some(Fact::Task { .. }));
         let state = {
             let mut recording = std::pin::pin!(journaled.record(facts));
             let patience = operation.times.left() + LAST_WRITE;
             let recorded = tokio::time::timeout(patience, &mut recording).await;
             operation.end(&done);
+            if in_task {
+                // Before its caller can ask for the task.
+                journal.hold_task(Held { ..journaled.held });
+            }
             // Whoever asked may have stopped waiting.
             let _ = tell.send(done.map(|done| operation.answer(done)));
             match recorded {
@@ -200,12 +201,8 @@ impl Task {
         drop(operation);
         // Only now: a shutdown that waits for the connection to be idle waits for the record, too.
         drop(permit);
-        let late = match (state, in_task) {
-            (_, Some(task)) => {
-                journal.hold_task(task, journaled.held);
-                return;
-            }
-            (Some(State::OutcomeUnknown), None) => journaled.leave_unknown().await,
+        let late = match state {
+            Some(State::OutcomeUnknown) if !in_task => journaled.leave_unknown().await,
             _ => return,
         };
         settle_late(line, journal, id, &tool, late).await;
@@ -337,7 +334,7 @@ async fn in_time<T>(
 }
 
 impl Journaled {
-    fn new(journal: &Journal, held: Held, ahead: Option<AttemptId>) -> Self {
+    pub(super) fn new(journal: &Journal, held: Held, ahead: Option<AttemptId>) -> Self {
         Self {
             journal: journal.clone(),
             held,
@@ -345,6 +342,11 @@ impl Journaled {
             goes_on: false,
             late: Vec::new(),
         }
+    }
+
+    /// Adds what happened.
+    pub(super) async fn append(&self, fact: Fact) -> Result<State, StoreError> {
+        self.journal.append(&self.held, fact).await
     }
 
     /// Makes the next attempt durable. What is not durable is not handed over.

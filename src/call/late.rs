@@ -41,7 +41,7 @@ pub(super) async fn settle_late(
         let Ok((generation, Some(answer))) = heard else {
             continue;
         };
-        let Some((fact, ended)) = said(line, journal, tool, generation, answer) else {
+        let Some((fact, ended)) = said(line, journal, operation, tool, generation, answer) else {
             continue;
         };
         if record(journal, operation, fact).await {
@@ -59,6 +59,7 @@ pub(super) async fn settle_late(
 fn said(
     line: &Line,
     journal: &Journal,
+    operation: OperationId,
     tool: &str,
     generation: Generation,
     answer: Result<ServerResult, ErrorData>,
@@ -67,7 +68,7 @@ fn said(
     match answer {
         Ok(ServerResult::CreateTaskResult(created)) => {
             let (connection, task) = (line.name.clone(), created.task.task_id);
-            let task = TaskHandle::new(connection, tool, task);
+            let task = TaskHandle::new(connection, tool, task).of(operation);
             Some((Fact::Task { task }, Ended::Answered))
         }
         Ok(result) => {
@@ -105,6 +106,7 @@ async fn record(journal: &Journal, operation: OperationId, fact: Fact) -> bool {
                     return true;
                 }
                 Err(error) => {
+                    let _ = journal.release(&held).await;
                     tracing::error!(%operation, %error, "a late answer could not be recorded");
                 }
             },

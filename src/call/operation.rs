@@ -124,7 +124,7 @@ impl Operation<'_> {
 
     pub(super) fn task_handle(&self, task: String) -> TaskHandle {
         let tool = self.tool.clone().unwrap_or_default();
-        TaskHandle::new(self.line.name.clone(), tool, task)
+        TaskHandle::new(self.line.name.clone(), tool, task).of(self.id)
     }
 
     /// A tool's answer, as it is told to the caller.
@@ -228,7 +228,7 @@ impl Operation<'_> {
                     if !self.pause(wait).await {
                         return Err(self.error(without, Some(Unsettled::Interrupted)));
                     }
-                    return self.look_up(&contract, without).await;
+                    return self.look_up(&contract, without, None).await;
                 }
             }
         }

@@ -186,7 +186,7 @@ fn answer(
     })
 }
 
-fn server_error(error: JsonObject) -> ServerError {
+pub(super) fn server_error(error: JsonObject) -> ServerError {
     ServerError {
         code: error.get("code").and_then(Value::as_i64).unwrap_or(-32603),
         message: error

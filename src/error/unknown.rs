@@ -127,4 +127,13 @@ pub enum Unsettled {
     /// The caller cancelled, or the connection was closed, before the contract was done.
     #[error("it was stopped before its contract was done")]
     Interrupted,
+    /// The contract in force is not the one that the call was made under.
+    #[error("its contract was changed or taken back since the call was made")]
+    ContractChanged,
+    /// The server has a task for it, which is not known to have ended.
+    #[error("its task is not known to have ended")]
+    TaskGoesOn,
+    /// The server made a task of it and does not know that task any more.
+    #[error("the server does not know its task any more")]
+    TaskGone,
 }

@@ -126,6 +126,9 @@ pub(super) fn log(name: &str, ownership: Ownership, what: &What) {
         What::LookedUp { operation, found } => {
             tracing::info!(connection = name, %operation, found, "outcome looked up");
         }
+        What::Resolved { operation, by } => {
+            tracing::info!(connection = name, %operation, by, "outcome resolved");
+        }
         What::OutcomeUnknown {
             operation,
             generation,

@@ -19,6 +19,7 @@ const DURATION: &str = "mcp.client.operation.duration";
 const UNKNOWN: &str = "mcp_supervisor.unknown_outcomes";
 const REPLAYS: &str = "mcp_supervisor.replays";
 const LOOK_UPS: &str = "mcp_supervisor.look_ups";
+const RESOLVED: &str = "mcp_supervisor.resolved";
 const LATE_ANSWERS: &str = "mcp_supervisor.late_answers";
 const QUEUE_WAIT: &str = "mcp_supervisor.queue.wait";
 const STARTED: &str = "mcp_supervisor.sessions.started";
@@ -46,6 +47,10 @@ pub(super) fn describe() {
         (
             LOOK_UPS,
             "Questions to a contract's status tool, by whether it knew",
+        ),
+        (
+            RESOLVED,
+            "Operations whose outcome was unknown and became known, by how",
         ),
         (
             LATE_ANSWERS,
@@ -221,6 +226,7 @@ impl Counts {
                 let found = if *found { "true" } else { "false" };
                 self.one(LOOK_UPS, Some(("found", found)));
             }
+            What::Resolved { by, .. } => self.one(RESOLVED, Some(("by", by))),
             What::SessionStarted { generation, .. } => {
                 self.one(STARTED, None);
                 if generation.number() > 1 {
