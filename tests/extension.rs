@@ -245,13 +245,16 @@ async fn after_the_retention_nothing_is_repeated() {
 }
 
 #[tokio::test]
-async fn a_contract_without_a_key_repeats_nothing() {
+async fn a_key_that_nobody_gave_is_minted_once_for_all_attempts() {
     bounded(async {
         let shop = Shop::open(Wire::Stdio, &initialize(), &["die-before"]).await;
         let (supervisor, connection) = open(trusting(&shop)).await;
         let call = ToolCall::new("create_order", json!({ "item": "lamp" }));
-        assert_eq!(unsettled(&connection, call).await, Some(Unsettled::NoKey));
-        assert_eq!(shop.received("call create_order"), 1);
+        let answer = connection.call_tool(call).await.unwrap();
+        let key = answer.key().expect("its contract needs one").as_str();
+        assert_eq!(shop.received(&format!("call create_order {key}")), 2);
+        assert_eq!(shop.received("call create_order"), 2);
+        assert_eq!(shop.number("SELECT count(*) FROM orders"), 1);
         let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
