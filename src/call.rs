@@ -4,20 +4,25 @@
 mod answer;
 mod attempt;
 mod contract;
+mod found;
+mod journaled;
+mod late;
 mod lists;
 mod notice;
 mod operation;
 mod receipts;
+mod recorded;
 mod requests;
 mod resend;
+mod resolve;
 mod rounds;
 mod tasks;
 
 use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, CustomRequest,
-    GetMeta as _, GetPromptRequest, GetPromptRequestParams, GetPromptResponse, ListPromptsRequest,
+    CallToolRequest, CallToolRequestParams, ClientRequest, CustomRequest, GetMeta as _,
+    GetPromptRequest, GetPromptRequestParams, GetPromptResponse, ListPromptsRequest,
     ListPromptsResult, ListResourcesRequest, ListResourcesResult, ListToolsRequest,
     ListToolsResult, MetaObject, PaginatedRequestParams, PingRequest, ReadResourceRequest,
     ReadResourceRequestParams, ReadResourceResponse, RequestMetaObject, ServerResult,
@@ -26,21 +31,22 @@ use serde_json::Value;
 
 pub use answer::{AnswerKind, ToolAnswer};
 pub(crate) use lists::{known, list, refresh};
+pub(crate) use resolve::resolve;
+pub use resolve::{Known, Resolution, ResolveError};
 
 use crate::{
     connection::Line,
     error::{About, CallError, InvalidRequest, NotSent, NotSentReason, UnknownCause},
-    journal::seam::Journal,
+    journal::Journal,
     operation::{
         Budget, CustomCall, Generation, IdempotencyKey, OperationId, OperationKind, Page, Ping,
-        PromptGet, ResourceRead, TaskHandle, ToolCall, check_name,
+        PromptGet, ResourceRead, ToolCall, check_name,
     },
     policy::ToolContract,
     spec::Limits,
     telemetry::{Subject, Watch},
     transport::{Listener, clock::Clock},
 };
-use answer::Body;
 use attempt::{HeardToTheEnd, Times, Verdict, Without};
 use operation::Operation;
 use rounds::{Rounds, put_input};
@@ -48,7 +54,7 @@ use rounds::{Rounds, put_input};
 /// Who performs operations on a connection.
 pub(crate) struct Caller<'a> {
     line: &'a Arc<Line>,
-    journal: Option<&'a dyn Journal>,
+    journal: Option<&'a Journal>,
     /// It works for an operation that has its place in the connection already, or that needs none.
     admitted: bool,
     rounds: Rounds,
@@ -64,7 +70,7 @@ pub struct HandedOver {
 }
 
 impl<'a> Caller<'a> {
-    pub(crate) fn new(line: &'a Arc<Line>, journal: Option<&'a dyn Journal>) -> Self {
+    pub(crate) fn new(line: &'a Arc<Line>, journal: Option<&'a Journal>) -> Self {
         Self {
             line,
             journal,
@@ -82,7 +88,22 @@ impl<'a> Caller<'a> {
     }
 
     pub(crate) async fn call_tool(&self, call: ToolCall) -> Result<ToolAnswer, CallError> {
-        let kind = OperationKind::ToolCall;
+        let journal = self.journal.filter(|journal| {
+            let contract = self.line.settings.contracts.for_tool(&call.name);
+            !journal.settings().only_keyed || call.key.is_some() || contract.needs_key()
+        });
+        match journal {
+            Some(journal) => journaled::call(self, journal, call).await,
+            None => {
+                let mut operation = self.tool_operation(call)?;
+                let done = operation.run().await?;
+                Ok(operation.answer(done))
+            }
+        }
+    }
+
+    /// The operation of a tool call, with the key that its contract needs.
+    fn tool_operation(&self, call: ToolCall) -> Result<Operation<'a>, CallError> {
         let ToolCall {
             name,
             arguments,
@@ -93,38 +114,23 @@ impl<'a> Caller<'a> {
         } = call;
         let id = budget.operation();
         let contract = self.line.settings.contracts.for_tool(&name);
+        // The key of a look-up is one that the server was given with the call, and nobody but the
+        // caller can have done that.
+        let keyed = matches!(
+            contract,
+            ToolContract::Keyed { .. } | ToolContract::Receipts
+        );
+        let key = key.or_else(|| keyed.then(IdempotencyKey::mint));
         let request = tool_request(&name, arguments, contract, key.as_ref());
         let request = request.and_then(|mut request| {
             receipts::check_meta(contract, key.as_ref(), &budget)?;
             put_input(&mut request, input);
             Ok(request)
         });
-        let mut operation = self.operation(id, kind, request, &budget)?;
-        operation.tool = Some(name.clone());
+        let mut operation = self.operation(id, OperationKind::ToolCall, request, &budget)?;
+        operation.tool = Some(name);
         operation.key = key;
-        let answered = operation.run().await?;
-        let generation = answered.generation;
-        let task = match &answered.result {
-            ServerResult::CreateTaskResult(created) => {
-                let task = created.task.task_id.clone();
-                Some(TaskHandle::new(self.line.name.clone(), name, task))
-            }
-            _ => None,
-        };
-        Ok(ToolAnswer {
-            body: match answered.result {
-                ServerResult::CallToolResult(result) => Body::Complete(result),
-                ServerResult::InputRequiredResult(result) => Body::InputRequired(result),
-                ServerResult::CreateTaskResult(result) => Body::Task(result),
-                // A result without content, which rmcp decodes as an empty one.
-                _ => Body::Complete(CallToolResult::default()),
-            },
-            operation: id,
-            generation,
-            attempts: answered.attempts,
-            looked_up: answered.looked_up,
-            task,
-        })
+        Ok(operation)
     }
 
     pub(crate) async fn list_tools(&self, page: Page) -> Result<ListToolsResult, CallError> {
@@ -300,12 +306,13 @@ impl<'a> Caller<'a> {
         let heard = HeardToTheEnd(times.listener.clone());
         Ok(Operation {
             line: self.line,
-            journal: self.journal,
+            journaled: None,
             id,
             kind,
             request: Arc::new(request),
             tool: None,
             key: None,
+            schema: None,
             times,
             attempts: 0,
             first_attempt: None,
@@ -338,6 +345,7 @@ fn about(
         ownership: line.ownership,
         generation,
         attempts,
+        key: None,
     }
 }
 
@@ -378,7 +386,9 @@ fn tool_request(
     if let (ToolContract::Keyed { argument }, Some(key)) = (contract, key) {
         let key = Value::String(key.as_str().to_owned());
         let arguments = arguments.get_or_insert_default();
-        if arguments.get(argument).is_some_and(|there| *there != key) {
+        // A `null` there is nothing that anybody meant as a key.
+        let there = arguments.get(argument).filter(|there| !there.is_null());
+        if there.is_some_and(|there| *there != key) {
             return Err(InvalidRequest::KeyConflict);
         }
         arguments.insert(argument.clone(), key);

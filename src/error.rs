@@ -18,7 +18,9 @@ use std::{error::Error, fmt, sync::Arc};
 use crate::{
     credentials::{Challenge, CredentialsError},
     evidence::{Outcome, ServerError},
-    operation::{ConnectionName, Generation, OperationId, OperationKind, Ownership},
+    operation::{
+        ConnectionName, Generation, IdempotencyKey, OperationId, OperationKind, Ownership,
+    },
 };
 
 pub use input::InputMissing;
@@ -47,6 +49,8 @@ pub struct About {
     pub generation: Option<Generation>,
     /// How many attempts were made.
     pub attempts: u32,
+    /// The call's idempotency key, given or minted. It is in no text of the error.
+    pub key: Option<IdempotencyKey>,
 }
 
 /// An operation that has no answer. The variants are the four things that can be known.
@@ -110,10 +114,27 @@ impl CallError {
         }
     }
 
+    pub(crate) fn about_mut(&mut self) -> &mut About {
+        match self {
+            Self::NotSent(e) => &mut e.about,
+            Self::Rejected(e) => &mut e.about,
+            Self::Failed(e) => &mut e.about,
+            Self::Unknown(e) => &mut e.about,
+        }
+    }
+
     /// The operation.
     #[must_use]
     pub fn operation(&self) -> OperationId {
         self.about().operation
+    }
+
+    /// The call's idempotency key: the caller's, or one that was minted for it because its contract
+    /// needs one. Where the outcome is unknown, it is what the call is found by at the server and, with
+    /// [`operation`](Self::operation), in the [journal](crate::journal).
+    #[must_use]
+    pub fn key(&self) -> Option<&IdempotencyKey> {
+        self.about().key.as_ref()
     }
 
     /// The connection.
@@ -244,6 +265,26 @@ impl CallError {
                 R::Transport(_) => "Correct what keeps the server from being reached.",
                 R::Journal(_) => "Correct what keeps the journal from being written.",
                 R::AbsenceIsFinal => "Nothing: by its contract it did not run.",
+                R::OtherArguments { .. } => {
+                    "Use a key of its own for each intent, and the same arguments with the same key; \
+                     nothing was sent."
+                }
+                R::IdentityTaken { .. } => {
+                    "Give each call an operation id of its own; nothing was sent."
+                }
+                R::StillRuns { .. } => {
+                    "Wait for that operation in the journal; nothing was sent for this one."
+                }
+                R::AnswerNotKept { .. } => {
+                    "Read on the server what it did; it ran once, and nothing was sent now."
+                }
+                R::AnswerForgotten { .. } => {
+                    "Use a key of its own for each intent; what was done under this one is settled, and \
+                     nothing was sent."
+                }
+                R::WasStopped { .. } => {
+                    "Use a key of its own for a new intent; this one was stopped, and nothing was sent."
+                }
             },
             Self::Rejected(e) if matches!(e.status, Some(401 | 403)) => {
                 "Supply credentials that satisfy the challenge; the server says it did not run."
@@ -260,6 +301,10 @@ impl CallError {
             Self::Unknown(_) if self.ownership().is_lent() => {
                 "Find out on the server whether it ran; the connection is caller-owned, and if it \
                  is closed its owner must supply a replacement."
+            }
+            Self::Unknown(e) if matches!(e.cause, UnknownCause::InJournal { .. }) => {
+                "Resolve that operation in the journal, or find out on the server whether it ran, before \
+                 anything else."
             }
             Self::Unknown(_) => "Find out on the server whether it ran before anything else.",
         }

@@ -142,12 +142,29 @@ pub enum What {
         /// [`UnknownCause::as_str`](crate::error::UnknownCause::as_str).
         cause: &'static str,
     },
+    /// The answer of a recorded operation came after its caller was told that nobody knows the outcome.
+    /// The journal has it now.
+    LateAnswer {
+        /// The operation.
+        operation: OperationId,
+        /// The session that answered.
+        generation: Generation,
+        /// How the operation ended.
+        ended: Ended,
+    },
     /// A contract's status tool was asked what became of an operation.
     LookedUp {
         /// The operation whose outcome was unknown.
         operation: OperationId,
         /// Whether the tool knows it.
         found: bool,
+    },
+    /// An operation whose outcome was unknown is known now.
+    Resolved {
+        /// The operation.
+        operation: OperationId,
+        /// How it became known: `repeat`, `look_up` or `task`.
+        by: &'static str,
     },
     /// The server said that one of its lists changed.
     ListChanged {

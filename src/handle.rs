@@ -11,6 +11,7 @@
 
 mod catalog;
 mod protocol;
+mod resolve;
 
 use std::{fmt, marker::PhantomData, ops::Deref, sync::Arc};
 
@@ -26,7 +27,7 @@ use crate::{
     call::{Caller, ToolAnswer},
     connection::{ConnectionStatus, Line},
     error::{CallError, ReconnectError},
-    journal::seam::Journal,
+    journal::Journal,
     operation::{
         ConnectionName, CustomCall, Generation, Ownership, Page, Ping, PromptGet, ResourceRead,
         ToolCall,
@@ -41,11 +42,11 @@ use crate::{
 /// and without waiting. The outcome of a call that nobody waits for is not known.
 pub struct Connection {
     line: Arc<Line>,
-    journal: Option<Arc<dyn Journal>>,
+    journal: Option<Journal>,
 }
 
 impl Connection {
-    pub(crate) fn over(line: Arc<Line>, journal: Option<Arc<dyn Journal>>) -> Self {
+    pub(crate) fn over(line: Arc<Line>, journal: Option<Journal>) -> Self {
         Self { line, journal }
     }
 
@@ -60,7 +61,7 @@ impl Connection {
     }
 
     fn caller(&self) -> Caller<'_> {
-        Caller::new(&self.line, self.journal.as_deref())
+        Caller::new(&self.line, self.journal.as_ref())
     }
 
     /// The connection's name.
@@ -112,6 +113,10 @@ impl Connection {
     /// reaches into the rounds. Without a handler the question is the answer
     /// ([`ToolAnswer::input_required`]).
     ///
+    /// With a journal, a call with the key of an earlier one on this connection, or with its operation id,
+    /// is that call: it gets the answer that the journal kept ([`ToolAnswer::replayed`]), or waits for it,
+    /// and nothing is sent. With other arguments it is refused.
+    ///
     /// # Errors
     ///
     /// [`CallError`] says what is known: not sent, rejected, failed, or unknown.
@@ -120,6 +125,10 @@ impl Connection {
     ///
     /// Dropped before the answer, the tool may have run, unless the request still waited in this
     /// process, in which case it will not be sent.
+    ///
+    /// Where the supervisor has a [journal](crate::journal) that records the call, dropping stops the
+    /// wait and nothing else: the call goes on within its deadline, no cancel is sent, and the journal
+    /// has what comes. [`ToolCall::cancelled_by`] is the way to cancel it.
     pub async fn call_tool(&self, call: ToolCall) -> Result<ToolAnswer, CallError> {
         self.caller().call_tool(call).await
     }
@@ -331,7 +340,7 @@ impl MayClone for Sharer {}
 impl MayClone for Borrower {}
 
 impl<R> Handle<R> {
-    pub(crate) fn new(line: Arc<Line>, journal: Option<Arc<dyn Journal>>) -> Self {
+    pub(crate) fn new(line: Arc<Line>, journal: Option<Journal>) -> Self {
         Self {
             connection: Connection::over(line, journal),
             rights: PhantomData,

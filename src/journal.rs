@@ -72,6 +72,7 @@
 //! Times are those of the hosts that recorded them. They decide about retention and nothing else: the
 //! order of a history is the order in which it was written, whatever a clock said.
 
+mod claim;
 mod error;
 mod export;
 mod memory;
@@ -79,7 +80,8 @@ mod moment;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod record;
-pub mod seam;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 mod sweeper;
 pub mod table;
@@ -96,11 +98,14 @@ use std::{
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+pub(crate) use claim::FreeOnPanic;
 pub use error::JournalError;
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresSettings, PostgresStore};
 pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};
 pub use table::State;
 pub use verdict::{Ruling, Verdict, VerdictError};
@@ -122,6 +127,8 @@ struct Shared {
     /// Told of each operation that came to rest here. One that waits and falls behind looks again.
     rested: broadcast::Sender<OperationId>,
     sweeper: Sweeper,
+    claims: claim::Claims,
+    opened: tokio::time::Instant,
 }
 
 /// How many operations may come to rest before one that waits has to look at the store to catch up.
@@ -182,6 +189,8 @@ impl Journal {
             settings,
             rested: broadcast::Sender::new(REMEMBERED),
             sweeper: Sweeper::default(),
+            claims: claim::Claims::default(),
+            opened: tokio::time::Instant::now(),
         }))
     }
 
@@ -350,7 +359,6 @@ impl Journal {
         &*self.0.store
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "calls use it next"))]
     pub(crate) async fn accept(
         &self,
         intent: Intent,
@@ -359,20 +367,8 @@ impl Journal {
         self.store().accept(intent, first).await
     }
 
-    pub(crate) async fn append(&self, held: &Held, mut fact: Fact) -> Result<State, StoreError> {
-        if let Fact::Without { failure, .. } = &mut fact {
-            failure.cut();
-        }
-        let state = self.store().append(held, fact).await?;
-        if rests(state) {
-            // Nobody listens where nobody waits.
-            let _ = self.0.rested.send(held.operation);
-        }
-        Ok(state)
-    }
-
-    pub(crate) async fn claim(&self, operation: OperationId) -> Result<Claimed, StoreError> {
-        self.store().claim(operation).await
+    pub(crate) async fn find(&self, by: By<'_>) -> Result<Option<Record>, StoreError> {
+        self.store().find(by).await
     }
 
     /// What is kept of a result.

@@ -170,7 +170,7 @@ mod telemetry;
 pub mod toolbox;
 mod transport;
 
-pub use call::{AnswerKind, HandedOver, ToolAnswer};
+pub use call::{AnswerKind, HandedOver, Known, Resolution, ResolveError, ToolAnswer};
 pub use config::Configuration;
 pub use error::CallError;
 pub use event::{Event, EventStream, Received, What};
@@ -179,8 +179,8 @@ pub use handle::{Catalog, Connection, LentConnection, OwnedConnection, SharedCon
 pub use operation::{
     Completion, ConnectionName, CustomCall, DirectoryRead, Generation, IdempotencyKey, KeyError,
     LogLevel, Notice, OperationId, Ownership, Page, Ping, Progress, ProgressStream, PromptGet,
-    ResourceRead, SkillGet, SupervisorPath, TaskAwait, TaskCancel, TaskGet, TaskHandle, TaskUpdate,
-    ToolCall,
+    Resolve, ResourceRead, SkillGet, SupervisorPath, TaskAwait, TaskCancel, TaskGet, TaskHandle,
+    TaskUpdate, ToolCall,
 };
 pub use policy::ToolContract;
 pub use spec::{ConnectionSpec, Era, HttpSpec, Limits, StdioSpec};

@@ -11,6 +11,7 @@ mod pages;
 mod path;
 mod progress;
 mod requests;
+mod resolve;
 mod task;
 
 use std::{fmt, time::Duration};
@@ -31,6 +32,7 @@ pub use progress::{Progress, ProgressStream};
 pub(crate) use progress::{ProgressSink, progress};
 pub(crate) use requests::{Completed, rmcp_level};
 pub use requests::{Completion, DirectoryRead, LogLevel, Notice, SkillGet};
+pub use resolve::Resolve;
 use rmcp::model::{InputRequiredResult, InputResponses};
 use serde_json::{Map, Value};
 pub(crate) use task::interval as task_interval;

@@ -70,6 +70,15 @@ impl ToolContract {
             absence_final_after: None,
         }
     }
+
+    /// Whether it needs an idempotency key.
+    #[must_use]
+    pub fn needs_key(&self) -> bool {
+        matches!(
+            self,
+            Self::Keyed { .. } | Self::Status { .. } | Self::Receipts
+        )
+    }
 }
 
 /// The contracts of one connection, by tool name or pattern. The first match wins.

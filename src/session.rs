@@ -7,6 +7,7 @@
 mod actor;
 mod host_side;
 mod kept;
+mod late;
 mod offer;
 mod standing;
 mod start;
@@ -33,6 +34,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use actor::{After, Command, Report, SessionActor, SessionArgs, SessionHandle};
 pub(crate) use host_side::answer_input;
+pub(crate) use late::Late;
 pub(crate) use start::Connector;
 
 use crate::{
@@ -40,7 +42,11 @@ use crate::{
     extension::{LOOK_UP, Offer, RECEIPTS},
     operation::{Ownership, rmcp_level},
     telemetry::Seen,
-    transport::{Listener, Pulse, clock::Clock, witness::Witnessed},
+    transport::{
+        Listener, Pulse,
+        clock::Clock,
+        witness::{Outlives, Witnessed},
+    },
 };
 
 /// A live session.
@@ -84,6 +90,8 @@ pub(crate) struct Along {
     pub(crate) listener: Option<Arc<Listener>>,
     /// Whether it stands beside the operations, and is not counted as one.
     pub(crate) standing: bool,
+    /// Whether its answer is wanted also after its caller gave up.
+    pub(crate) late: bool,
 }
 
 /// Rides in a request that is not to be made where the server does not declare that it has what is
@@ -236,6 +244,9 @@ impl Session {
             cell.finish_write();
         } else {
             request.extensions_mut().insert(Witnessed(Arc::clone(cell)));
+            if along.late && self.revision.has_initialize() {
+                request.extensions_mut().insert(Outlives);
+            }
         }
         if !self.revision.has_initialize()
             && let Some(level) = self.log_level.current()
@@ -280,6 +291,8 @@ impl Session {
             peer: self.peer.clone(),
             pulse: Arc::clone(&self.pulse),
             standing: along.standing,
+            late: along.late,
+            witnessed: !self.ownership.is_lent(),
             settled: false,
         })
     }
@@ -330,6 +343,9 @@ pub(crate) struct Pending {
     peer: Peer<RoleClient>,
     pub(crate) pulse: Arc<Pulse>,
     standing: bool,
+    late: bool,
+    /// Its transport is one of ours.
+    witnessed: bool,
     settled: bool,
 }
 

@@ -9,6 +9,7 @@ mod circuit;
 mod configured;
 mod gate;
 mod registry;
+mod resolve;
 mod shutdown;
 mod tree;
 

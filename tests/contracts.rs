@@ -99,14 +99,40 @@ async fn keyed_repeats_with_the_same_key_and_the_same_arguments() {
 }
 
 #[tokio::test]
-async fn keyed_without_a_key_repeats_nothing_and_says_so() {
+async fn keyed_without_a_key_mints_one_for_all_attempts_and_tells_it() {
     bounded(async {
         let rig = Rig::new(Wire::Stdio, &initialize(), losing_the_first()).await;
         let billing = rig.open_with(spec(&rig, keyed())).await;
         let call = ToolCall::new("charge", json!({"amount": 1}));
-        let (_, why) = unsettled(&billing, call).await;
-        assert_eq!(why, Some(Unsettled::NoKey));
-        assert_eq!(rig.bed.ran("charge"), 1);
+        let answer = billing.call_tool(call).await.unwrap();
+        assert_eq!(answer.attempts(), 2);
+        let effects = rig.bed.effects();
+        assert_eq!(effects.len(), 2);
+        assert_eq!(effects[1].arguments, effects[0].arguments);
+        let minted = answer.key().expect("it was minted").as_str();
+        assert_eq!((&*effects[0].key, &*effects[1].key), (minted, minted));
+        rig.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lost_call_tells_the_key_that_was_minted_for_it_and_shows_it_nowhere() {
+    bounded(async {
+        let rig = Rig::new(Wire::Stdio, &initialize(), losing_the_first()).await;
+        let spec = spec(&rig, keyed()).repeats(Repeats {
+            max_attempts: 1,
+            ..quick()
+        });
+        let billing = rig.open_with(spec).await;
+        let call = ToolCall::new("charge", json!({"amount": 1}));
+        let (error, why) = unsettled(&billing, call).await;
+        assert_eq!(why, Some(Unsettled::Spent));
+        let key = error.key().expect("it was minted").as_str();
+        assert_eq!(rig.bed.effects()[0].key, key, "it is what the server knows");
+        for text in [error.to_string(), format!("{error:?}")] {
+            assert!(!text.contains(key), "{text}");
+        }
         rig.finish().await;
     })
     .await;
@@ -124,6 +150,14 @@ async fn keyed_sends_nothing_when_the_caller_set_another_key_itself() {
         };
         let conflict = NotSentReason::Invalid(InvalidRequest::KeyConflict);
         assert_eq!(not_sent.reason.to_string(), conflict.to_string());
+        assert_eq!(rig.bed.read("tools/call"), 0);
+        // Nor does a key come from the arguments, which a model may have written.
+        let call = ToolCall::new("charge", json!({"key": "another"}));
+        let error = billing.call_tool(call).await.unwrap_err();
+        assert!(
+            error.to_string().contains("already set to something else"),
+            "{error}"
+        );
         assert_eq!(rig.bed.read("tools/call"), 0);
         let call = ToolCall::new("charge", json!({"key": "order-1001"})).idempotency_key(key());
         billing.call_tool(call).await.unwrap();

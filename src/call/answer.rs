@@ -6,7 +6,7 @@ use rmcp::model::{
 };
 use serde_json::Value;
 
-use crate::operation::{Generation, OperationId, TaskHandle};
+use crate::operation::{Generation, IdempotencyKey, OperationId, TaskHandle};
 
 /// The answer to a `tools/call`.
 ///
@@ -20,6 +20,8 @@ pub struct ToolAnswer {
     pub(super) generation: Generation,
     pub(super) attempts: u32,
     pub(super) looked_up: bool,
+    pub(super) replayed: bool,
+    pub(super) key: Option<IdempotencyKey>,
     /// The connection and the tool, where a task is what is left of the call.
     pub(super) task: Option<TaskHandle>,
 }
@@ -39,6 +41,7 @@ impl std::fmt::Debug for ToolAnswer {
             .field("operation", &self.operation)
             .field("generation", &self.generation)
             .field("attempts", &self.attempts)
+            .field("replayed", &self.replayed)
             .finish_non_exhaustive()
     }
 }
@@ -135,7 +138,7 @@ impl ToolAnswer {
         self.operation
     }
 
-    /// The session that answered.
+    /// The session that answered. Of an answer out of the journal whose session is not known, number 0.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
@@ -152,6 +155,20 @@ impl ToolAnswer {
     #[must_use]
     pub fn was_looked_up(&self) -> bool {
         self.looked_up
+    }
+
+    /// Whether this is the answer that an earlier call with the same key or operation id was given, as
+    /// the journal kept it. Nothing was sent for it now.
+    #[must_use]
+    pub fn replayed(&self) -> bool {
+        self.replayed
+    }
+
+    /// The idempotency key of the call: the caller's, or one that was minted for it because its contract
+    /// needs one.
+    #[must_use]
+    pub fn key(&self) -> Option<&IdempotencyKey> {
+        self.key.as_ref()
     }
 
     pub(super) fn into_server_result(self) -> ServerResult {

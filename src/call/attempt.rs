@@ -30,13 +30,15 @@ enum Stop {
     Cancelled,
 }
 
-/// Sends the request once, at most, and waits; on this one session, if it is given.
+/// Sends the request once, at most, and waits; on this one session, if it is given. `late`: whether an
+/// answer is wanted that comes after the wait.
 pub(super) async fn attempt(
     line: &Line,
     kind: OperationKind,
     attempt: Attempt,
     request: Arc<ClientRequest>,
     times: &Times,
+    late: bool,
     seen: &mut Seen,
 ) -> Result<Answered, Without> {
     let along = Along {
@@ -44,6 +46,7 @@ pub(super) async fn attempt(
         clock: Some(Arc::clone(&times.clock)),
         listener: times.listener.clone(),
         standing: false,
+        late,
     };
     let ticket = Arc::new(Ticket::new(attempt, request, times.attempt, along));
     let Some(alive) = line.submit(Arc::clone(&ticket)) else {

@@ -17,11 +17,11 @@ use crate::{
     catalog::{List, Stale},
     error::{CallError, NotSentReason, Unsettled},
     event::What,
-    operation::{Generation, ToolCall},
+    operation::{Fingerprint, Generation, ToolCall},
     policy::ToolContract,
 };
 
-type Schema = Arc<Map<String, Value>>;
+pub(super) type Schema = Arc<Map<String, Value>>;
 
 /// The shortest wait between two look-ups of an outcome whose absence is not final yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -31,7 +31,7 @@ fn schema(tools: &[Tool], name: &str) -> Option<Schema> {
     Some(Arc::clone(&tool.input_schema))
 }
 
-fn repeats(contract: &ToolContract) -> bool {
+pub(super) fn repeats(contract: &ToolContract) -> bool {
     matches!(
         contract,
         ToolContract::ReadOnly
@@ -82,6 +82,25 @@ impl Operation<'_> {
         }
     }
 
+    /// Whether the tool is the one of which the journal has the schema's fingerprint, and on which
+    /// session it was compared.
+    pub(super) async fn schema_is(
+        &self,
+        contract: &ToolContract,
+        before: Option<&Fingerprint>,
+    ) -> Result<Option<Generation>, Unsettled> {
+        let Some(tool) = self.tool.as_deref().filter(|_| repeats(contract)) else {
+            return Ok(None);
+        };
+        let (Some(before), Some(tools)) = (before, self.tools(true).await) else {
+            return Err(Unsettled::SchemaUnknown);
+        };
+        match schema(&tools, tool) {
+            Some(now) if *before == Fingerprint::of(tool, &now) => Ok(Some(tools.generation())),
+            _ => Err(Unsettled::ToolChanged),
+        }
+    }
+
     /// The tools of the session in force, read `anew` or as the catalog has them. How long the
     /// server vouched for them is no matter here: a contract asks whether a tool changed.
     async fn tools(&self, anew: bool) -> Option<List<Tool>> {
@@ -99,11 +118,13 @@ impl Operation<'_> {
     }
 
     /// Asks the contract's status tool, until it is found or the absence is final or the time is
-    /// spent.
+    /// spent. `over_since` is since when the session of the last attempt is over, where only the
+    /// journal can tell.
     pub(super) async fn look_up(
         &mut self,
         contract: &ToolContract,
         without: Without,
+        over_since: Option<Instant>,
     ) -> Result<Done, CallError> {
         let (
             ToolContract::Status {
@@ -149,6 +170,7 @@ impl Operation<'_> {
                 });
             }
             let ended_at = without.pulse.as_ref().and_then(|pulse| pulse.ended_at());
+            let ended_at = ended_at.or(over_since);
             let final_at = ended_at
                 .zip(*absence_final_after)
                 .map(|(at, after)| at + after);

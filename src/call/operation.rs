@@ -2,15 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rmcp::model::{ClientRequest, ServerResult};
+use rmcp::model::{CallToolResult, ClientRequest, ServerResult};
 use tokio::{sync::SemaphorePermit, time::Instant};
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::{
-    about,
+    ToolAnswer, about,
+    answer::Body,
     attempt::{
         Answered, AskedBy, HeardToTheEnd, Times, Verdict, Without, attempt, cancelled, overloaded,
     },
+    contract::Schema,
+    journaled::Journaled,
     rounds::Rounds,
 };
 use crate::{
@@ -18,8 +21,7 @@ use crate::{
     error::{CallError, Failed, NotSent, NotSentReason, Rejected, Unknown, Unsettled, Wait},
     event::{Ended, Ground, What},
     evidence::{Outcome, retry_after_seconds},
-    journal::seam::{Intent, Journal, Settled},
-    operation::{AttemptId, Generation, IdempotencyKey, OperationId, OperationKind},
+    operation::{AttemptId, Generation, IdempotencyKey, OperationId, OperationKind, TaskHandle},
     policy::{Decision, Situation, ToolContract, decide},
     spec::Overload,
     telemetry::Watch,
@@ -28,12 +30,15 @@ use crate::{
 /// One operation on its way.
 pub(super) struct Operation<'a> {
     pub(super) line: &'a Arc<Line>,
-    pub(super) journal: Option<&'a dyn Journal>,
+    /// The right to write its history, where it has one.
+    pub(super) journaled: Option<Box<Journaled>>,
     pub(super) id: OperationId,
     pub(super) kind: OperationKind,
     pub(super) request: Arc<ClientRequest>,
     pub(super) tool: Option<String>,
     pub(super) key: Option<IdempotencyKey>,
+    /// The schema that it is made against, where its contract may repeat it and the schema was read.
+    pub(super) schema: Option<Schema>,
     pub(super) times: Times,
     pub(super) attempts: u32,
     /// When the first attempt was handed over.
@@ -60,17 +65,27 @@ pub(super) struct Done {
 impl Operation<'_> {
     /// Runs it in its span, and tells how it ended.
     pub(super) async fn run(&mut self) -> Result<Done, CallError> {
-        let line = self.line;
-        let request = Arc::make_mut(&mut self.request);
-        self.watch.propagate(line.settings.trace_context, request);
-        let span = self.watch.span();
+        let span = self.begin();
         let done = self.run_to_its_end().instrument(span).await;
-        let revision = || line.status().revision;
-        match &done {
+        self.end(&done);
+        done
+    }
+
+    /// The span in which it runs. The request goes with it.
+    pub(super) fn begin(&mut self) -> Span {
+        let request = Arc::make_mut(&mut self.request);
+        self.watch
+            .propagate(self.line.settings.trace_context, request);
+        self.watch.span()
+    }
+
+    /// Tells how it ended.
+    pub(super) fn end(&mut self, done: &Result<Done, CallError>) {
+        let revision = || self.line.status().revision;
+        match done {
             Ok(done) => self.watch.answered(is_tool_error(&done.result), revision),
             Err(error) => self.watch.failed(error, revision),
         }
-        done
     }
 
     async fn run_to_its_end(&mut self) -> Result<Done, CallError> {
@@ -78,61 +93,71 @@ impl Operation<'_> {
         if line.closing.is_cancelled() {
             return Err(self.error(NotSentReason::Closed.into(), None));
         }
-        if let Some(journal) = self.journal {
-            let intent = Intent {
-                operation: self.id,
-                kind: self.kind,
-                connection: line.name.clone(),
-                key: self.key.clone(),
-            };
-            if let Err(error) = journal.accepted(&intent).await {
-                let reason = NotSentReason::Journal(Arc::from(error));
-                return Err(self.error(reason.into(), None));
-            }
-        }
-        let admitted = match self.admitted {
-            true => Ok(None),
-            false => admit(line, &self.times).await.map(Some),
+        let _permit = match self.admitted {
+            true => None,
+            false => match admit(line, &self.times).await {
+                Ok(permit) => Some(permit),
+                Err(reason) => return Err(self.error(reason.into(), None)),
+            },
         };
-        let done = match admitted {
-            Ok(permit) => {
-                let done = match self.attempts().await {
-                    Ok(done) if done.asked.is_some() => self.rounds(done).await,
-                    done => done,
-                };
-                drop(permit);
-                done
-            }
-            Err(reason) => Err(self.error(reason.into(), None)),
+        self.all_rounds().await
+    }
+
+    /// All that is done with a place in the connection.
+    pub(super) async fn all_rounds(&mut self) -> Result<Done, CallError> {
+        let done = match self.attempts().await {
+            Ok(done) if done.asked.is_some() => self.rounds(done).await,
+            done => done,
         };
         if let Err(CallError::Unknown(unknown)) = &done {
             if let Some(generation) = unknown.about.generation {
-                line.tell(What::OutcomeUnknown {
+                self.line.tell(What::OutcomeUnknown {
                     operation: self.id,
                     generation,
                     cause: unknown.cause.as_str(),
                 });
             }
-            line.note_unknown(self.id);
-        }
-        if let Some(journal) = self.journal {
-            let how = match &done {
-                Ok(_) => Settled::Answered,
-                Err(error) => Settled::Without(error.outcome()),
-            };
-            if let Err(error) = journal.settled(self.id, how).await {
-                tracing::error!(operation = %self.id, %error, "the outcome could not be recorded");
-            }
+            self.line.note_unknown(self.id);
         }
         done
     }
 
-    pub(super) async fn attempts(&mut self) -> Result<Done, CallError> {
-        let contract = match &self.tool {
-            Some(tool) => self.line.settings.contracts.for_tool(tool).clone(),
-            None => ToolContract::AtMostOnce,
+    pub(super) fn task_handle(&self, task: String) -> TaskHandle {
+        let tool = self.tool.clone().unwrap_or_default();
+        TaskHandle::new(self.line.name.clone(), tool, task).of(self.id)
+    }
+
+    /// A tool's answer, as it is told to the caller.
+    pub(super) fn answer(&self, done: Done) -> ToolAnswer {
+        let task = match &done.result {
+            ServerResult::CreateTaskResult(created) => {
+                Some(self.task_handle(created.task.task_id.clone()))
+            }
+            _ => None,
         };
-        let schema = self.schema_before(&contract).await;
+        ToolAnswer {
+            body: match done.result {
+                ServerResult::CallToolResult(result) => Body::Complete(result),
+                ServerResult::InputRequiredResult(result) => Body::InputRequired(result),
+                ServerResult::CreateTaskResult(result) => Body::Task(result),
+                // A result without content, which rmcp decodes as an empty one.
+                _ => Body::Complete(CallToolResult::default()),
+            },
+            operation: self.id,
+            generation: done.generation,
+            attempts: done.attempts,
+            looked_up: done.looked_up,
+            replayed: false,
+            key: self.key.clone(),
+            task,
+        }
+    }
+
+    pub(super) async fn attempts(&mut self) -> Result<Done, CallError> {
+        let contract = self.contract().clone();
+        if self.schema.is_none() {
+            self.schema = self.schema_before(&contract).await;
+        }
         let mut unknown: Option<Without> = None;
         let mut refused: Option<Without> = None;
         let mut may_resend = true;
@@ -190,7 +215,7 @@ impl Operation<'_> {
                         Ok(None) => {}
                         Err(unsettled) => return Err(self.error(without, Some(unsettled))),
                     }
-                    match self.schema_holds(&contract, schema.as_ref()).await {
+                    match self.schema_holds(&contract, self.schema.as_ref()).await {
                         Ok(generation) => only_in = generation,
                         Err(unsettled) => return Err(self.error(without, Some(unsettled))),
                     }
@@ -203,9 +228,17 @@ impl Operation<'_> {
                     if !self.pause(wait).await {
                         return Err(self.error(without, Some(Unsettled::Interrupted)));
                     }
-                    return self.look_up(&contract, without).await;
+                    return self.look_up(&contract, without, None).await;
                 }
             }
+        }
+    }
+
+    /// The contract in force.
+    pub(super) fn contract(&self) -> &ToolContract {
+        match &self.tool {
+            Some(tool) => self.line.settings.contracts.for_tool(tool),
+            None => &ToolContract::AtMostOnce,
         }
     }
 
@@ -253,13 +286,11 @@ impl Operation<'_> {
         only_in: Option<Generation>,
         repeats: Option<Ground>,
     ) -> Result<Answered, Without> {
-        let attempt_id = AttemptId::mint();
-        if let Some(journal) = self.journal {
-            journal
-                .dispatching(self.id, attempt_id)
-                .await
-                .map_err(|error| NotSentReason::Journal(Arc::from(error)))?;
-        }
+        let attempt_id = match &mut self.journaled {
+            None => AttemptId::mint(),
+            // Durable before anything is handed over.
+            Some(journaled) => journaled.dispatching(&self.times).await?,
+        };
         let since = self.watch.waits_since();
         let asked_at = Instant::now();
         self.attempts += 1;
@@ -275,7 +306,11 @@ impl Operation<'_> {
         let request = Arc::clone(&self.request);
         let (kind, times) = (self.kind, &self.times);
         let seen = self.watch.attempt_begins();
-        let done = attempt(self.line, kind, this, request, times, seen).await;
+        let late = self.journaled.is_some();
+        let mut done = attempt(self.line, kind, this, request, times, late, seen).await;
+        if let (Err(without), Some(journaled)) = (&mut done, &mut self.journaled) {
+            journaled.late.extend(without.late.take());
+        }
         match self.watch.seen.generation {
             Some(generation) => {
                 self.first_attempt.get_or_insert(asked_at);
@@ -347,17 +382,13 @@ impl Operation<'_> {
     pub(super) fn error(&self, without: Without, unsettled: Option<Unsettled>) -> CallError {
         let generation = without.generation.or(self.generation);
         let (line, id, kind) = (self.line, self.id, self.kind);
-        error_of(
-            line,
-            id,
-            kind,
-            Without {
-                generation,
-                ..without
-            },
-            unsettled,
-            self.attempts,
-        )
+        let without = Without {
+            generation,
+            ..without
+        };
+        let mut error = error_of(line, id, kind, without, unsettled, self.attempts);
+        error.about_mut().key.clone_from(&self.key);
+        error
     }
 }
 
@@ -408,7 +439,7 @@ pub(super) fn error_of(
 }
 
 /// Whether it is a tool's answer that says that the tool failed.
-fn is_tool_error(result: &ServerResult) -> bool {
+pub(super) fn is_tool_error(result: &ServerResult) -> bool {
     matches!(result, ServerResult::CallToolResult(result) if result.is_error == Some(true))
 }
 

@@ -16,6 +16,7 @@ use super::{
     Caller, at_cursor,
     attempt::{AskedBy, Verdict, Without},
     check_uri,
+    resolve::{end_of, gone},
     rounds::Rounds,
 };
 use crate::{
@@ -170,7 +171,20 @@ impl Caller<'_> {
             ..*self
         };
         let mut operation = caller.operation(get.budget.operation(), kind, request, &get.budget)?;
-        let done = operation.run().await?;
+        let done = operation.run().await;
+        if let Some(journal) = self.journal {
+            let fact = match &done {
+                Ok(done) => match &done.result {
+                    ServerResult::GetTaskResult(state) => end_of(journal, &state.task.payload),
+                    _ => None,
+                },
+                Err(error) => gone(error),
+            };
+            if let Some(fact) = fact {
+                self.note_task(journal, &get.task, fact).await;
+            }
+        }
+        let done = done?;
         match done.result {
             ServerResult::GetTaskResult(state) => Ok((state, done.generation, done.asked)),
             _ => {

@@ -180,11 +180,13 @@ fn answer(
         generation,
         attempts: 1,
         looked_up: false,
+        replayed: false,
+        key: None,
         task: None,
     })
 }
 
-fn server_error(error: JsonObject) -> ServerError {
+pub(super) fn server_error(error: JsonObject) -> ServerError {
     ServerError {
         code: error.get("code").and_then(Value::as_i64).unwrap_or(-32603),
         message: error

@@ -6,7 +6,7 @@ use super::{About, Source, StartError, Wait};
 use crate::{
     credentials::CredentialsError,
     evidence::WireFault,
-    operation::{ConnectionName, NameError},
+    operation::{ConnectionName, NameError, OperationId},
 };
 
 /// A request of which no byte left this process.
@@ -89,6 +89,46 @@ pub enum NotSentReason {
     /// The client's own contract says that its absence is final.
     #[error("it was looked up and is absent, which its contract takes as final")]
     AbsenceIsFinal,
+    /// The journal has another call under the same key.
+    #[error("operation {operation} has the same key and asks for something else")]
+    OtherArguments {
+        /// The call that has the key.
+        operation: OperationId,
+    },
+    /// The journal has another call under the same operation id, or one that ended without running.
+    #[error("the journal has a call with the operation id {operation} already")]
+    IdentityTaken {
+        /// The call that has the id.
+        operation: OperationId,
+    },
+    /// The call with the same key or operation id goes on still.
+    #[error("operation {operation}, which is the same call, goes on still")]
+    StillRuns {
+        /// The call that goes on.
+        operation: OperationId,
+    },
+    /// The same call was answered, and the journal was not to keep the answer.
+    #[error(
+        "operation {operation}, which is the same call, was answered, and its answer was not kept"
+    )]
+    AnswerNotKept {
+        /// The call that was answered.
+        operation: OperationId,
+    },
+    /// The same call was settled so long ago that its answer is gone.
+    #[error(
+        "operation {operation}, which is the same call, was settled, and its answer is kept no more"
+    )]
+    AnswerForgotten {
+        /// The call that was settled.
+        operation: OperationId,
+    },
+    /// It is established that the same call was stopped.
+    #[error("operation {operation}, which is the same call, was stopped")]
+    WasStopped {
+        /// The call that was stopped.
+        operation: OperationId,
+    },
 }
 
 impl NotSentReason {
@@ -112,6 +152,12 @@ impl NotSentReason {
             Self::Transport(_) => "transport",
             Self::Journal(_) => "journal",
             Self::AbsenceIsFinal => "absent",
+            Self::OtherArguments { .. } => "other_arguments",
+            Self::IdentityTaken { .. } => "identity_taken",
+            Self::StillRuns { .. } => "still_runs",
+            Self::AnswerNotKept { .. } => "answer_not_kept",
+            Self::AnswerForgotten { .. } => "answer_forgotten",
+            Self::WasStopped { .. } => "was_stopped",
         }
     }
 }
@@ -129,8 +175,12 @@ pub enum InvalidRequest {
         /// What they are instead.
         found: &'static str,
     },
-    /// The key's argument is already there, with another value.
-    #[error("the argument that carries the idempotency key is already set to something else")]
+    /// The argument that a `keyed` contract fills is there already, with something else than the
+    /// call's key. A key comes from the call, never from its arguments.
+    #[error(
+        "the argument that its contract fills with the idempotency key is already set to something \
+         else; leave it out, or give the call that key"
+    )]
     KeyConflict,
     /// A budget of zero.
     #[error("the {what} is zero")]

@@ -1,5 +1,7 @@
 //! Why nobody knows whether a request ran.
 
+use std::sync::Arc;
+
 use super::{About, InputMissing, Source, Wait};
 use crate::evidence::{Loss, ServerError, WireFault};
 
@@ -53,6 +55,12 @@ pub enum UnknownCause {
     /// The server asked for input before it goes on, and did not get it: it stopped half-way.
     #[error("the server asked for input, and {0}")]
     InputMissing(InputMissing),
+    /// The same call was made before, and the journal has its outcome as unknown.
+    #[error("the same call was made before, and the journal has its outcome as unknown ({cause})")]
+    InJournal {
+        /// Why nobody knew then, as a word.
+        cause: Arc<str>,
+    },
 }
 
 impl UnknownCause {
@@ -69,6 +77,7 @@ impl UnknownCause {
             Self::WrongType(_) => "wrong_type",
             Self::ActorFailed => "actor_failed",
             Self::InputMissing(_) => "input_missing",
+            Self::InJournal { .. } => "in_journal",
         }
     }
 }
@@ -118,4 +127,13 @@ pub enum Unsettled {
     /// The caller cancelled, or the connection was closed, before the contract was done.
     #[error("it was stopped before its contract was done")]
     Interrupted,
+    /// The contract in force is not the one that the call was made under.
+    #[error("its contract was changed or taken back since the call was made")]
+    ContractChanged,
+    /// The server has a task for it, which is not known to have ended.
+    #[error("its task is not known to have ended")]
+    TaskGoesOn,
+    /// The server made a task of it and does not know that task any more.
+    #[error("the server does not know its task any more")]
+    TaskGone,
 }

@@ -10,6 +10,8 @@ pub enum Wait {
     Admission,
     /// In the mailbox, or for a session to start.
     Session,
+    /// For the journal, before anything was handed over.
+    Journal,
     /// For an access token, before anything was written.
     Credentials,
     /// In the writer's queue, or for the answer: the total.
@@ -27,6 +29,7 @@ impl fmt::Display for Wait {
         f.write_str(match self {
             Self::Admission => "for a place in the connection",
             Self::Session => "for a session",
+            Self::Journal => "for the journal",
             Self::Credentials => "for an access token",
             Self::Total => "for the answer (total)",
             Self::Attempt => "for the answer (attempt limit)",

@@ -110,8 +110,24 @@ pub(super) fn log(name: &str, ownership: Ownership, what: &What) {
                 "operation finished"
             );
         }
+        What::LateAnswer {
+            operation,
+            generation,
+            ended,
+        } => {
+            tracing::info!(
+                connection = name,
+                %operation,
+                generation = generation.0,
+                ended = ended.as_str(),
+                "late answer"
+            );
+        }
         What::LookedUp { operation, found } => {
             tracing::info!(connection = name, %operation, found, "outcome looked up");
+        }
+        What::Resolved { operation, by } => {
+            tracing::info!(connection = name, %operation, by, "outcome resolved");
         }
         What::OutcomeUnknown {
             operation,

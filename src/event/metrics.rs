@@ -19,6 +19,8 @@ const DURATION: &str = "mcp.client.operation.duration";
 const UNKNOWN: &str = "mcp_supervisor.unknown_outcomes";
 const REPLAYS: &str = "mcp_supervisor.replays";
 const LOOK_UPS: &str = "mcp_supervisor.look_ups";
+const RESOLVED: &str = "mcp_supervisor.resolved";
+const LATE_ANSWERS: &str = "mcp_supervisor.late_answers";
 const QUEUE_WAIT: &str = "mcp_supervisor.queue.wait";
 const STARTED: &str = "mcp_supervisor.sessions.started";
 const FAILED: &str = "mcp_supervisor.sessions.failed";
@@ -45,6 +47,14 @@ pub(super) fn describe() {
         (
             LOOK_UPS,
             "Questions to a contract's status tool, by whether it knew",
+        ),
+        (
+            RESOLVED,
+            "Operations whose outcome was unknown and became known, by how",
+        ),
+        (
+            LATE_ANSWERS,
+            "Answers that settled a recorded operation whose outcome was unknown",
         ),
         (STARTED, "Sessions that were negotiated"),
         (FAILED, "Sessions that could not be started"),
@@ -209,10 +219,14 @@ impl Counts {
                 }
             }
             What::OutcomeUnknown { cause, .. } => self.one(UNKNOWN, Some(("cause", cause))),
+            What::LateAnswer { ended, .. } => {
+                self.one(LATE_ANSWERS, Some(("outcome", ended.as_str())));
+            }
             What::LookedUp { found, .. } => {
                 let found = if *found { "true" } else { "false" };
                 self.one(LOOK_UPS, Some(("found", found)));
             }
+            What::Resolved { by, .. } => self.one(RESOLVED, Some(("by", by))),
             What::SessionStarted { generation, .. } => {
                 self.one(STARTED, None);
                 if generation.number() > 1 {

@@ -138,7 +138,7 @@ async fn a_verdict_is_refused_for_what_runs_is_settled_or_missing_and_changes_no
 
     let mut nobodys = verdict(Ruling::Failed);
     nobodys.who.clear();
-    journal.0.store.release(&held).await.unwrap();
+    journal.release(&held).await.unwrap();
     let refused = journal.verdict(resolved, nobodys).await.unwrap_err();
     assert!(matches!(refused, JournalError::Verdict(_)), "{refused}");
 

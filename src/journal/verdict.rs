@@ -177,7 +177,7 @@ impl Journal {
             Ok(state) => Ok(state),
             Err(error) => {
                 // Whatever failed, the next one may claim it. That this fails, too, adds nothing.
-                let _ = self.0.store.release(&held).await;
+                let _ = self.release(&held).await;
                 Err(error.into())
             }
         }

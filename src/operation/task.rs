@@ -26,6 +26,8 @@ pub struct TaskHandle {
     connection: ConnectionName,
     tool: String,
     task: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    operation: Option<OperationId>,
 }
 
 impl TaskHandle {
@@ -40,7 +42,21 @@ impl TaskHandle {
             connection,
             tool: tool.into(),
             task: task.into(),
+            operation: None,
         }
+    }
+
+    /// With the operation whose call made it.
+    pub(crate) fn of(mut self, operation: OperationId) -> Self {
+        self.operation = Some(operation);
+        self
+    }
+
+    /// The operation whose call made the task, by which a [journal](crate::journal) knows it. `None`
+    /// in a handle that was put together by hand, or written down by an older version.
+    #[must_use]
+    pub fn operation(&self) -> Option<OperationId> {
+        self.operation
     }
 
     /// The connection on which it was made. It is asked for on a connection of this name and no

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{SupervisorError, registry::Registry};
 use crate::{
-    connection::Line, error::AddError, event::Events, handle::Connection, journal::seam::Journal,
+    connection::Line, error::AddError, event::Events, handle::Connection, journal::Journal,
     operation::SupervisorPath, toolbox::Connections,
 };
 
@@ -19,7 +19,7 @@ pub(super) struct Branch {
     pub(super) path: SupervisorPath,
     pub(super) registry: Registry,
     pub(super) events: Events,
-    pub(super) journal: Option<Arc<dyn Journal>>,
+    pub(super) journal: Option<Journal>,
     /// Cancelled when no connection and no supervisor is let in any more.
     pub(super) closing: CancellationToken,
     actor: OnceLock<ActorCell>,
@@ -39,14 +39,14 @@ struct Held {
 }
 
 impl Branch {
-    pub(super) fn top(journal: Option<Arc<dyn Journal>>) -> Self {
+    pub(super) fn top(journal: Option<Journal>) -> Self {
         Self::new(SupervisorPath::default(), Events::new(), journal)
     }
 
     pub(super) fn below(
         above: &Self,
         name: &str,
-        journal: Option<Arc<dyn Journal>>,
+        journal: Option<Journal>,
     ) -> Result<Self, SupervisorError> {
         let path = above.path.below(name)?;
         let events = above.events.below(path.clone());
@@ -57,7 +57,7 @@ impl Branch {
         ))
     }
 
-    fn new(path: SupervisorPath, events: Events, journal: Option<Arc<dyn Journal>>) -> Self {
+    fn new(path: SupervisorPath, events: Events, journal: Option<Journal>) -> Self {
         Self {
             path,
             registry: Registry::default(),

@@ -5,13 +5,11 @@ use std::{fmt, sync::Arc};
 use ractor::{Actor, ActorCell};
 
 use super::{Supervisor, branch::Branch, tree::SupervisorActor};
-use crate::{
-    config::ServerConfig, journal::seam::Journal, operation::NameError, spec::ConnectionSpec,
-};
+use crate::{config::ServerConfig, journal::Journal, operation::NameError, spec::ConnectionSpec};
 
 /// Builds a [`Supervisor`].
 pub struct SupervisorBuilder {
-    journal: Option<Arc<dyn Journal>>,
+    journal: Option<Journal>,
     above: Option<(Arc<Branch>, String)>,
     prepare: Prepare,
 }
@@ -46,9 +44,10 @@ pub enum SupervisorError {
 }
 
 impl SupervisorBuilder {
-    /// Records every operation in `journal`.
+    /// Records the tool calls of its connections in `journal`, each before anything of it is sent. A
+    /// recorded call goes on when its caller stops waiting, and the journal keeps what comes.
     #[must_use]
-    pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
+    pub fn journal(mut self, journal: Journal) -> Self {
         self.journal = Some(journal);
         self
     }

@@ -7,9 +7,10 @@ use std::{
 };
 
 use rmcp::model::{
-    JsonRpcMessage, ProgressToken, RequestId, ServerJsonRpcMessage, ServerNotification,
+    ErrorData, JsonRpcMessage, ProgressToken, RequestId, ServerJsonRpcMessage, ServerNotification,
+    ServerResult,
 };
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::clock::{Clock, Held};
 use crate::operation::{Progress, ProgressSink};
@@ -62,6 +63,8 @@ pub(crate) struct Calls(Mutex<Table>);
 struct Table {
     clocks: HashMap<RequestId, Arc<Clock>>,
     listeners: HashMap<ProgressToken, Arc<Listener>>,
+    /// Whoever waits for the answer to a call that was given up.
+    late: HashMap<RequestId, oneshot::Sender<Result<ServerResult, ErrorData>>>,
 }
 
 /// The clocks of some calls, all of which stand while this lives.
@@ -108,6 +111,54 @@ impl Calls {
         drop(table);
         // Not under the lock: the last one wakes a reader.
         drop((clock, listener));
+    }
+
+    /// From now on the answer to this call, which is given up, goes to `tell`.
+    pub(crate) fn expect_late(
+        &self,
+        id: &RequestId,
+        tell: oneshot::Sender<Result<ServerResult, ErrorData>>,
+    ) {
+        self.table().late.insert(id.clone(), tell);
+    }
+
+    pub(crate) fn expect_no_more(&self, id: &RequestId) {
+        let tell = self.table().late.remove(id);
+        // Not under the lock: it may wake.
+        drop(tell);
+    }
+
+    /// Whether somebody waits for the answer to this call, which was given up.
+    pub(crate) fn expects(&self, id: &RequestId) -> bool {
+        self.table().late.contains_key(id)
+    }
+
+    /// Whether somebody waits for the answer to any call that was given up.
+    pub(crate) fn expects_any(&self) -> bool {
+        !self.table().late.is_empty()
+    }
+
+    /// Gives the answer to this call, which came too late, to whoever waits for it all the same. What
+    /// nobody waits for comes back.
+    pub(crate) fn hear_late(
+        &self,
+        id: &RequestId,
+        message: ServerJsonRpcMessage,
+    ) -> Result<(), ServerJsonRpcMessage> {
+        if !self.expects(id) {
+            return Err(message);
+        }
+        let answer = match message {
+            JsonRpcMessage::Response(response) => Ok(response.result),
+            JsonRpcMessage::Error(error) => Err(error.error),
+            other => return Err(other),
+        };
+        let Some(tell) = self.table().late.remove(id) else {
+            return Ok(());
+        };
+        // Whoever waited may just have gone.
+        let _ = tell.send(answer);
+        Ok(())
     }
 
     /// Lets the clock of one call stand, or of all of them where it is not known which one the

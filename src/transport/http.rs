@@ -9,6 +9,7 @@ mod answer;
 mod endpoint;
 mod exchange;
 mod handshake;
+mod late;
 mod reading;
 mod token;
 mod worker;
@@ -213,7 +214,7 @@ impl HttpClient {
                 headers: resume_headers,
                 auth: resume_auth,
             };
-            let stream = answer::stream(response, resume, exchange.cell.clone(), report);
+            let stream = answer::stream(response, resume, &exchange, report);
             return Ok(StreamableHttpPostResponse::Sse(stream, new_session));
         }
         if !media_type_is(response.headers(), "application/json") {

@@ -183,8 +183,13 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     /// The answer to a tool call, by the short way.
     fn tool_answer(&self, line: &[u8]) -> Option<ServerJsonRpcMessage> {
         let (id, message) = decode::tool_answer(line)?;
-        let asked = self.outstanding.get(&id.checked_sub(self.first_id)?)?;
-        asked.tool_call.then_some(message)
+        let local = id.checked_sub(self.first_id)?;
+        let tool_call = match self.outstanding.get(&local) {
+            Some(asked) => asked.tool_call,
+            // Only a tool call is waited for that long.
+            None => self.pulse.calls.expects(&RequestId::Number(local)),
+        };
+        tool_call.then_some(message)
     }
 
     fn on_message(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
@@ -212,13 +217,20 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
             JsonRpcMessage::Request(_) => return Some(message),
         };
         let local = self.local(id).ok();
-        match local.filter(|n| self.settle(*n).is_some()) {
+        let asked = local.filter(|n| self.settle(*n).is_some());
+        match asked {
             Some(local) => {
                 *id = RequestId::Number(local);
                 Some(message)
             }
             None => {
-                self.pulse.drop_frame(Dropped::Unmatched);
+                let unheard = match local.map(RequestId::Number) {
+                    Some(local) => self.pulse.calls.hear_late(&local, message).is_err(),
+                    None => true,
+                };
+                if unheard {
+                    self.pulse.drop_frame(Dropped::Unmatched);
+                }
                 None
             }
         }

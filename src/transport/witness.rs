@@ -23,6 +23,11 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Witnessed(pub(crate) Arc<DispatchCell>);
 
+/// Rides in a request whose answer is wanted also after it was cancelled, where a cancel does not end
+/// the exchange by the protocol's own definition.
+#[derive(Clone, Copy)]
+pub(crate) struct Outlives;
+
 /// The cell of a message, if it is a request of ours that has one.
 pub(crate) fn cell_of(message: &ClientJsonRpcMessage) -> Option<Arc<DispatchCell>> {
     match message {
@@ -144,15 +149,31 @@ impl Transport<RoleClient> for WitnessTransport {
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        let message = self.inner.receive().await;
-        match message {
-            Some(_) => self.pulse.hear(),
-            None => self.pulse.end(Loss::Closed {
-                exit: None,
-                stderr: String::new(),
-            }),
+        loop {
+            let Some(message) = self.inner.receive().await else {
+                self.pulse.end(Loss::Closed {
+                    exit: None,
+                    stderr: String::new(),
+                });
+                return None;
+            };
+            self.pulse.hear();
+            let calls = &self.pulse.calls;
+            let id = match &message {
+                _ if !calls.expects_any() => None,
+                JsonRpcMessage::Response(response) => Some(response.id.clone()),
+                JsonRpcMessage::Error(error) => error.id.clone(),
+                _ => None,
+            };
+            match id {
+                Some(id) => {
+                    if let Err(message) = calls.hear_late(&id, message) {
+                        return Some(message);
+                    }
+                }
+                None => return Some(message),
+            }
         }
-        message
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {

@@ -41,6 +41,7 @@ pub(crate) struct Server {
     pub(crate) stop_listening: Notify,
     pub(crate) stdio: Option<StdioOut>,
     holds: Mutex<HashMap<usize, Vec<Waiter>>>,
+    once: Mutex<()>,
     term_ignored: AtomicBool,
 }
 
@@ -63,6 +64,7 @@ impl Server {
             stop_listening: Notify::new(),
             stdio,
             holds: Mutex::default(),
+            once: Mutex::default(),
             term_ignored: AtomicBool::new(false),
         }
     }
@@ -245,6 +247,16 @@ impl Context {
         );
     }
 
+    /// As the ledger of a server that deduplicates: one line per tool and key.
+    fn ledger_once(&self) {
+        let given = arguments(&self.params);
+        let tool = tool_name(&self.params).to_owned();
+        let _one_at_a_time = lock(&self.server.once);
+        if given.get("key").is_none() || self.server.dir.find(&[tool], &given["key"]).is_none() {
+            self.ledger();
+        }
+    }
+
     /// What the built-in tool of this call takes its time with.
     fn pace(&self) -> Option<String> {
         if self.method != "tools/call" {
@@ -318,6 +330,7 @@ impl Context {
     async fn step(&mut self, step: &Step) -> Flow {
         match step {
             Step::Ledger => self.ledger(),
+            Step::LedgerOnce => self.ledger_once(),
             Step::Default => {
                 let steps =
                     default_steps(&self.server, self.generation, &self.method, &self.params);

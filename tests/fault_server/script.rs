@@ -17,6 +17,7 @@ pub(crate) enum Eras {
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Ledger,
+    LedgerOnce,
     Answer,
     Default,
     Result(Value),
@@ -333,6 +334,7 @@ fn step(raw: &Value) -> Result<Step, String> {
     let text = |v: &Value| v.as_str().map(str::to_owned).ok_or_else(bad);
     Ok(match name {
         "ledger" => Step::Ledger,
+        "ledger_once" => Step::LedgerOnce,
         "answer" => Step::Answer,
         "default" => Step::Default,
         "result" => Step::Result(value.clone()),

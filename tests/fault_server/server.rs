@@ -75,6 +75,7 @@
 //! | step | what it does |
 //! |---|---|
 //! | `"ledger"`, `"answer"`, `"default"` | the ledger line of this call; the default answer (`slow` and `progress` take their time here); what would happen without a rule |
+//! | `"ledger_once"` | the ledger line of this call, unless there is one of this tool with its `key`: a server that deduplicates |
 //! | `{"result":V}`, `{"error":{"code":..,"message":..,"data":..}}` | answers that (in 2026-07-28 `resultType` is added if absent). An answer ends the event stream that it is in |
 //! | `{"notify":{"method":..,"params":..}}`, `{"send":MESSAGE}` | sends a message; over HTTP as an event, so that the answer becomes an event stream |
 //! | `{"answer_to":ID}`, `{"answer_to":"last_gen"}` | answers another id; the last `tools/call` id of the generation before |

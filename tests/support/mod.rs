@@ -9,6 +9,7 @@ pub mod logs;
 pub mod postgres;
 pub mod rig;
 pub mod shop;
+pub mod store;
 pub mod world;
 
 use std::{

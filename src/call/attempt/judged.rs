@@ -78,8 +78,8 @@ pub(super) fn give_up(line: &Line, ticket: &Ticket, pending: Pending, why: Stop)
     without.session = session;
     without.cancelled = matches!(why, Stop::Cancelled);
     without.pulse = Some(Arc::clone(&pending.pulse));
-    // Not settled: its drop tells the server that nobody waits any more.
-    drop(pending);
+    // Not settled: the server is told that nobody waits any more.
+    without.late = pending.give_up().map(Box::new);
     Waited::Without(Box::new(without))
 }
 
@@ -244,6 +244,7 @@ fn concluded(
         cancelled: false,
         misplaced: false,
         pulse: Some(pulse),
+        late: None,
     };
     pending.settle();
     Waited::Without(Box::new(without))

@@ -8,6 +8,7 @@ use crate::{
     error::{NotSentReason, Source, UnknownCause},
     evidence::{Outcome, ServerError, SessionAfter, WireReport},
     operation::Generation,
+    session::Late,
     transport::Pulse,
 };
 
@@ -38,6 +39,8 @@ pub(in crate::call) struct Without {
     pub(in crate::call) misplaced: bool,
     /// When the session of the attempt ended can be read here.
     pub(in crate::call) pulse: Option<Arc<Pulse>>,
+    /// Its answer may still come, and is listened for.
+    pub(in crate::call) late: Option<Box<Late>>,
 }
 
 /// What is known, with the reason.
@@ -76,6 +79,7 @@ impl Without {
             cancelled: false,
             misplaced: false,
             pulse: None,
+            late: None,
         }
     }
 

@@ -18,12 +18,13 @@ use rmcp::{
 };
 use serde::Deserialize;
 use sse_stream::{Sse, SseStream};
+use tokio::runtime::Handle;
 
-use super::{HttpClient, Pulse, reading::same_id};
+use super::{HttpClient, Pulse, exchange::Exchange, reading::same_id};
 use crate::{
     event::Dropped,
     evidence::{DispatchCell, WireFault, WireReport},
-    transport::frame::id_in,
+    transport::{decode, frame::id_in},
 };
 
 /// The wait before a resumption when the server names none, and the most that it may ask for.
@@ -47,6 +48,8 @@ struct AnswerStream {
     events: Events,
     resume: Resume,
     cell: Option<Arc<DispatchCell>>,
+    /// The answer is wanted also after it was cancelled.
+    outlives: bool,
     report: WireReport,
     last_event_id: Option<String>,
     wait: Duration,
@@ -59,14 +62,15 @@ struct AnswerStream {
 pub(super) fn stream(
     response: reqwest::Response,
     resume: Resume,
-    cell: Option<Arc<DispatchCell>>,
+    exchange: &Exchange,
     report: WireReport,
 ) -> Events {
     let events = events(response, resume.client.max_answer_bytes);
     let state = AnswerStream {
         events,
         resume,
-        cell,
+        cell: exchange.cell.clone(),
+        outlives: exchange.outlives,
         report,
         last_event_id: None,
         wait: RESUME_AFTER,
@@ -74,11 +78,25 @@ pub(super) fn stream(
         answered: false,
         over: false,
     };
-    stream::unfold(state, |mut state| async move {
-        let event = state.next().await?;
-        Some((Ok(event), state))
+    stream::unfold(Read(Some(state)), |mut read| async move {
+        let event = read.0.as_mut()?.next().await?;
+        Some((Ok(event), read))
     })
     .boxed()
+}
+
+/// A stream that rmcp reads. Where rmcp lets go of it because nobody waits, it is read on if somebody
+/// expects the answer all the same.
+struct Read(Option<AnswerStream>);
+
+impl Drop for Read {
+    fn drop(&mut self) {
+        let unread = self.0.take().filter(AnswerStream::is_expected);
+        // Without a runtime the process is on its way out.
+        if let (Some(stream), Ok(runtime)) = (unread, Handle::try_current()) {
+            runtime.spawn(stream.read_on());
+        }
+    }
 }
 
 /// What is looked at in an event to know whether it is the answer.
@@ -111,6 +129,38 @@ impl AnswerStream {
             }
         }
         None
+    }
+
+    fn is_expected(&self) -> bool {
+        let calls = &self.resume.client.pulse.calls;
+        self.outlives && !self.answered && !self.over && calls.expects(&self.resume.request)
+    }
+
+    /// Reads until the answer, which it gives to whoever expects it, or until the session ends.
+    async fn read_on(mut self) {
+        let pulse = Arc::clone(&self.resume.client.pulse);
+        let reading = async {
+            while let Some(event) = self.next().await {
+                if self.answered {
+                    return event.data;
+                }
+            }
+            None
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = reading => answer,
+            () = pulse.ended() => None,
+        };
+        let answer = answer.and_then(|text| match decode::tool_answer(text.as_bytes()) {
+            Some((_, answer)) => Some(answer),
+            None => serde_json::from_str(&text).ok(),
+        });
+        if let Some(answer) = answer {
+            // Only an answer is given to the exchange.
+            let _ = pulse.calls.hear_late(&self.resume.request, answer);
+        }
+        pulse.calls.expect_no_more(&self.resume.request);
     }
 
     fn take(&mut self, mut event: Sse) -> Option<Sse> {
@@ -221,20 +271,38 @@ impl AnswerStream {
 pub(super) fn standing(response: reqwest::Response, pulse: Arc<Pulse>, limit: usize) -> Events {
     let events = events(response, limit);
     stream::unfold((events, pulse), |(mut events, pulse)| async move {
-        match events.next().await {
-            Some(Ok(mut event)) => {
-                pulse.hear();
-                event.id = None;
-                event.retry = None;
-                Some((Ok(event), (events, pulse)))
-            }
-            Some(Err(_)) | None => {
-                pulse.suspect();
-                None
+        loop {
+            match events.next().await {
+                Some(Ok(event)) if is_late(&event, &pulse) => pulse.hear(),
+                Some(Ok(mut event)) => {
+                    pulse.hear();
+                    event.id = None;
+                    event.retry = None;
+                    return Some((Ok(event), (events, pulse)));
+                }
+                Some(Err(_)) | None => {
+                    pulse.suspect();
+                    return None;
+                }
             }
         }
     })
     .boxed()
+}
+
+/// Whether an event is an answer that came too late, and was given to whoever expects it all the same.
+fn is_late(event: &Sse, pulse: &Pulse) -> bool {
+    let data = event.data.as_deref().filter(|_| pulse.calls.expects_any());
+    let message = data.and_then(|data| serde_json::from_str::<ServerJsonRpcMessage>(data).ok());
+    let Some(message) = message else {
+        return false;
+    };
+    let id = match &message {
+        JsonRpcMessage::Response(response) => Some(response.id.clone()),
+        JsonRpcMessage::Error(error) => error.id.clone(),
+        _ => None,
+    };
+    id.is_some_and(|id| pulse.calls.hear_late(&id, message).is_ok())
 }
 
 fn events(response: reqwest::Response, limit: usize) -> Events {

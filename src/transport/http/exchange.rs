@@ -2,9 +2,15 @@
 
 use std::sync::Arc;
 
-use rmcp::model::{ClientJsonRpcMessage, ClientRequest, GetMeta as _, JsonRpcMessage, RequestId};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientRequest, GetExtensions as _, GetMeta as _, JsonRpcMessage,
+    RequestId,
+};
 
-use crate::{evidence::DispatchCell, transport::witness::cell_of};
+use crate::{
+    evidence::DispatchCell,
+    transport::witness::{Outlives, cell_of},
+};
 
 /// One POST: where its report goes, and what kind of message it carries.
 pub(super) struct Exchange {
@@ -16,6 +22,8 @@ pub(super) struct Exchange {
     pub(super) is_handshake: bool,
     pub(super) can_resume: bool,
     pub(super) in_session: bool,
+    /// Its answer is wanted also after it was cancelled.
+    pub(super) outlives: bool,
 }
 
 impl Exchange {
@@ -28,6 +36,7 @@ impl Exchange {
             is_handshake: false,
             can_resume: true,
             in_session,
+            outlives: false,
         };
         if let JsonRpcMessage::Request(r) = message {
             exchange.request = Some(r.id.clone());
@@ -38,6 +47,7 @@ impl Exchange {
             exchange.is_handshake =
                 is_discover || matches!(r.request, ClientRequest::InitializeRequest(_));
             exchange.is_tool_call = matches!(r.request, ClientRequest::CallToolRequest(_));
+            exchange.outlives = r.request.extensions().get::<Outlives>().is_some();
             exchange.can_resume = r
                 .request
                 .get_meta()

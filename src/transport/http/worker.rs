@@ -16,6 +16,7 @@ use sse_stream::Sse;
 use super::{
     Failure, HttpClient, HttpError, answer,
     exchange::Exchange,
+    late::lasting,
     reading::{as_json, not_known},
 };
 use crate::evidence::{Loss, WireReport};
@@ -154,6 +155,13 @@ impl HttpClient {
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let may_fall_back = exchange.may_fall_back;
+        if exchange.outlives
+            && let Some(id) = exchange.request
+        {
+            let (client, pulse) = (self.clone(), Arc::clone(&self.pulse));
+            let posting = async move { client.post(uri, message, session_id, auth, headers).await };
+            return lasting(pulse, id, posting).await;
+        }
         let posting = self.post(uri, message, session_id, auth, headers);
         match (self.discover_limit, exchange.request) {
             (Some(limit), Some(id)) if may_fall_back => {

@@ -1,0 +1,64 @@
+//! The files of a journal: who may read them, and that one process at a time writes them.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::StoreError;
+
+/// The right to write one journal, for as long as the lock file is open.
+pub(super) struct Place {
+    /// The database, without symbolic links on the way: two names of one file are one lock.
+    pub(super) path: PathBuf,
+    _lock: File,
+}
+
+impl Place {
+    /// Makes the database file where there is none, and locks it against other processes.
+    pub(super) fn take(path: &Path) -> Result<Self, StoreError> {
+        // Before SQLite does: it gives its other files the rights of this one.
+        for_the_owner_alone(path).map_err(|error| refused(path, &error))?;
+        let path = path.canonicalize().map_err(|error| refused(path, &error))?;
+        let lock_path = beside(&path, ".lock");
+        let lock = for_the_owner_alone(&lock_path).map_err(|error| refused(&lock_path, &error))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Locked(
+                format!(
+                    "{} is locked; stop the process that has it, or open it read-only",
+                    lock_path.display()
+                )
+                .into(),
+            )),
+            Err(TryLockError::Error(error)) => Err(refused(&lock_path, &error)),
+        }
+    }
+}
+
+/// A file that its owner may read and write, and nobody else. One that is there keeps its rights.
+fn for_the_owner_alone(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+fn refused(path: &Path, error: &io::Error) -> StoreError {
+    let text = format!("{}: {error}", path.display()).into();
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full(text),
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            StoreError::ReadOnly(text)
+        }
+        _ => StoreError::Unavailable(text),
+    }
+}

@@ -1,0 +1,101 @@
+//! Answers that come after their caller has given up.
+
+use std::sync::Arc;
+
+use rmcp::{
+    ServiceError,
+    model::{ErrorData, RequestId, ServerResult},
+};
+use tokio::sync::oneshot;
+
+use super::{Answer, Pending};
+use crate::{operation::Generation, transport::Pulse};
+
+/// What is left of a wait that was given up: the answer may still come, until the session ends.
+///
+/// On what is lent only an answer that was on its way already is heard: what comes later goes to the
+/// caller's own client service, which drops it.
+pub(crate) struct Late {
+    pub(crate) pulse: Arc<Pulse>,
+    id: RequestId,
+    /// What rmcp had in hand before it heard that nobody waits.
+    in_hand: Option<oneshot::Receiver<Result<ServerResult, ServiceError>>>,
+    /// What our own transport hears after that.
+    heard: Option<oneshot::Receiver<Result<ServerResult, ErrorData>>>,
+}
+
+impl Pending {
+    /// Gives up as the drop does, and keeps an ear open where that is wanted.
+    pub(crate) fn give_up(mut self) -> Option<Late> {
+        if !self.late {
+            return None;
+        }
+        let in_hand = match std::mem::replace(&mut self.answer, Answer::Come(None)) {
+            Answer::Plain(rx) => Some(rx),
+            // An answer that is there is never given up, and of the other one nothing is left.
+            Answer::Come(_) | Answer::WithIdleLimit(_) => None,
+        };
+        let heard = self.witnessed.then(|| {
+            let (tell, heard) = oneshot::channel();
+            self.pulse.calls.expect_late(&self.id, tell);
+            heard
+        });
+        Some(Late {
+            pulse: Arc::clone(&self.pulse),
+            id: self.id.clone(),
+            in_hand,
+            heard,
+        })
+    }
+}
+
+impl Late {
+    /// The session that was asked.
+    pub(crate) fn generation(&self) -> Generation {
+        self.pulse.generation
+    }
+
+    /// Waits for the answer. `None`: its session ended, or nothing can be heard any more.
+    pub(crate) async fn answer(&mut self) -> Option<Result<ServerResult, ErrorData>> {
+        loop {
+            let pulse = Arc::clone(&self.pulse);
+            tokio::select! {
+                biased;
+                heard = or_never(&mut self.heard) => {
+                    self.heard = None;
+                    if let Ok(answer) = heard {
+                        return Some(answer);
+                    }
+                }
+                answer = or_never(&mut self.in_hand) => {
+                    self.in_hand = None;
+                    match answer {
+                        Ok(Ok(result)) => return Some(Ok(result)),
+                        Ok(Err(ServiceError::McpError(error))) => return Some(Err(error)),
+                        // rmcp has heard that nobody waits.
+                        _ => {}
+                    }
+                }
+                () = pulse.ended() => return None,
+            }
+            if self.heard.is_none() && self.in_hand.is_none() {
+                return None;
+            }
+        }
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        self.pulse.calls.expect_no_more(&self.id);
+    }
+}
+
+async fn or_never<T>(
+    rx: &mut Option<oneshot::Receiver<T>>,
+) -> Result<T, oneshot::error::RecvError> {
+    match rx {
+        Some(rx) => rx.await,
+        None => std::future::pending().await,
+    }
+}
