@@ -5,6 +5,10 @@
 //! ([`Ledger`]), and behaves by one [table](table::row). Its identity is a [`Scope`], which
 //! comes from the authenticated request through a [`Principal`], its name, and the caller's key,
 //! which is an argument that the tool documents.
+#![cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres")),
+    allow(dead_code, reason = "what a ledger needs is there, and no ledger")
+)]
 
 mod answer;
 mod bounds;
@@ -17,6 +21,10 @@ mod identity;
 mod ledger;
 #[cfg(feature = "sqlite")]
 mod long;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub mod outbox;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod principal;
 mod receipt;
 mod run;
@@ -35,6 +43,8 @@ pub use identity::{Arrival, Identity, Scope, ScopeError};
 pub use ledger::{Ledger, LedgerError, LedgerFuture, Settled, Swept};
 #[cfg(feature = "sqlite")]
 pub use long::{End, LastWrites, LongTool, LongWork, LongWorkError, Work};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresHandling, PostgresLedger, PostgresSettings};
 pub use principal::{Asked, Authorised, Denial, FixedScope, Principal};
 pub use receipt::{Conflict, Receipt, Standing};
 #[cfg(feature = "sqlite")]

@@ -26,6 +26,6 @@ mod support;
 use place::conforms;
 
 conforms!(memory_store, crate::memory::place);
-conforms!(sqlite_store, crate::sqlite::place);
 // Runs where `POSTGRES_URL` names a server.
 conforms!(postgres_store, crate::postgres::place);
+conforms!(sqlite_store, crate::sqlite::place);

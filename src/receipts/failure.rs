@@ -74,7 +74,10 @@ impl From<rusqlite::Error> for Failure {
 #[cfg(feature = "postgres")]
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self::Failed(error.into())
+        match super::postgres::fault::is_busy(&error) {
+            true => Self::Busy,
+            false => Self::Failed(error.into()),
+        }
     }
 }
 

@@ -61,6 +61,13 @@ impl ReceiptTool {
         })
     }
 
+    /// The same tool, with something around the way of its calls.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn around(mut self, around: impl FnOnce(Arc<dyn Runs>) -> Arc<dyn Runs>) -> Self {
+        self.runs = around(self.runs);
+        self
+    }
+
     /// The same tool, with something done when one of its calls has its answer.
     #[cfg(feature = "sqlite")]
     pub(crate) fn followed_by(self, then: Afterwards) -> Self {

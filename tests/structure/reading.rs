@@ -68,12 +68,14 @@ const BANS: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that compute and do nothing else. What is below one of them is pure as well.
-pub(crate) const PURE: [&str; 5] = [
+pub(crate) const PURE: [&str; 7] = [
     "evidence",
     "policy",
     "connection::step",
     "supervisor::circuit",
     "journal::table",
+    "receipts::outbox::table",
+    "receipts::outbox::plan",
 ];
 
 /// What a pure module does without, as a run of path segments anywhere in a path.
