@@ -92,6 +92,24 @@ impl Shop {
         })
     }
 
+    pub fn path(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    /// Its address, or the program that it is and its arguments, for a host that is another process.
+    pub fn place(&self) -> serde_json::Value {
+        match self.port() {
+            Some(port) => format!("http://127.0.0.1:{port}/mcp").into(),
+            None => serde_json::json!([example("desk_server"), "stdio", self.path()]),
+        }
+    }
+
+    /// Waits until a lever is pulled no more: the server has come to where it looks for it.
+    pub async fn until_taken(&self, lever: &str) {
+        let lever = self.path().join(lever);
+        until("the lever is taken", || !lever.exists()).await;
+    }
+
     pub fn pull(&self, lever: &str) {
         let (name, value) = lever.split_once('=').unwrap_or((lever, ""));
         std::fs::write(self.dir.path().join(name), value).expect("the lever can be pulled");
