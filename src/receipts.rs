@@ -2,9 +2,9 @@
 //! which comes again under the same key is answered and not run.
 //!
 //! For servers made with rmcp. A tool is [declared](Definition), given a handler by a ledger
-//! ([`Ledger`]), and behaves by one [table](table::row). Its identity is a [`Scope`], which
+//! (`SqliteLedger::tool`, `PostgresLedger::tool`), and behaves by one [table](table::row). Its identity is a [`Scope`], which
 //! comes from the authenticated request through a [`Principal`], its name, and the caller's key,
-//! which is an argument that the tool documents.
+//! which is an argument that the tool documents, or comes in the request's `_meta`.
 #![cfg_attr(
     not(any(feature = "sqlite", feature = "postgres")),
     allow(dead_code, reason = "what a ledger needs is there, and no ledger")
