@@ -316,6 +316,7 @@ impl<'a> Caller<'a> {
             times,
             attempts: 0,
             first_attempt: None,
+            attempted_before: Duration::ZERO,
             generation: None,
             admitted: self.admitted,
             rounds: self.rounds,

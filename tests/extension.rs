@@ -8,7 +8,7 @@ use std::time::Duration;
 use mcp_supervisor::journal::{Journal, JournalSettings, MemoryStore, State};
 use mcp_supervisor::{
     CallError, Connection, ConnectionSpec, CustomCall, Era, Outcome, OwnedConnection, Page,
-    Supervisor, TaskAwait, ToolAnswer, ToolCall, ToolContract, What,
+    ResolveError, Supervisor, TaskAwait, ToolAnswer, ToolCall, ToolContract, What,
     error::{InvalidRequest, NotSentReason, Unsettled},
     event::Ground,
     extension::{IDEMPOTENCY_KEY, LOOK_UP, Receipt, ReceiptState},
@@ -209,6 +209,45 @@ async fn a_server_that_offers_it_no_more_is_sent_no_repeat() {
         assert_eq!(shop.received("call create_order"), 1);
         assert_eq!(shop.received(LOOK_UPS), 0);
         let _ = supervisor.shutdown(Duration::from_secs(5)).await;
+    })
+    .await;
+}
+
+/// The offer of the session that a repeat would go to decides, also where another host made the call.
+#[tokio::test]
+async fn what_a_host_before_left_is_not_repeated_at_a_server_that_offers_it_no_more() {
+    side_by_side(eras(), async |era| {
+        let settings = JournalSettings {
+            keep_arguments: true,
+            ..JournalSettings::default()
+        };
+        for (lever, why) in [
+            ("no-offer", Unsettled::NoReceipts),
+            ("kept-ms=1", Unsettled::ReceiptExpired),
+        ] {
+            let shop = Shop::open(Wire::Stdio, &era, &["die-after", "no-offer"]).await;
+            let journal = Journal::new(MemoryStore::new(), settings.clone());
+            let builder = Supervisor::builder().journal(journal.clone());
+            let supervisor = builder.start().await.unwrap();
+            let connection = supervisor.open("shop", trusting(&shop)).await.unwrap();
+            let lost = unsettled(&connection, order()).await;
+            assert_eq!(lost, Some(Unsettled::NoReceipts));
+            let _ = supervisor.shutdown(Duration::from_secs(5)).await;
+
+            shop.push("no-offer");
+            shop.pull(lever);
+            let builder = Supervisor::builder().journal(journal.clone());
+            let supervisor = builder.start().await.unwrap();
+            let _connection = supervisor.open("shop", trusting(&shop)).await.unwrap();
+            let unknown = journal.unknown().await.unwrap();
+            assert_eq!(unknown.len(), 1);
+            match supervisor.resolve(unknown[0].intent.operation).await {
+                Err(ResolveError::StillUnknown(unknown)) => assert_eq!(unknown.unsettled, Some(why)),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(shop.received("call create_order"), 1);
+            let _ = supervisor.shutdown(Duration::from_secs(5)).await;
+        }
     })
     .await;
 }

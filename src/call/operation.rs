@@ -45,6 +45,8 @@ pub(super) struct Operation<'a> {
     pub(super) attempts: u32,
     /// When the first attempt was handed over.
     pub(super) first_attempt: Option<Instant>,
+    /// How long before that a host that is gone made the first one.
+    pub(super) attempted_before: Duration,
     pub(super) generation: Option<Generation>,
     pub(super) admitted: bool,
     pub(super) rounds: Rounds,

@@ -1,6 +1,8 @@
 //! What the contract [`ToolContract::Receipts`] adds: the key in the request's `_meta`, and the question
 //! for the receipt before a repeat.
 
+use std::time::Duration;
+
 use rmcp::model::{
     CallToolResult, ClientRequest, CreateTaskResult, CustomRequest, GetExtensions as _,
     GetMeta as _, ServerResult, Task,
@@ -101,11 +103,14 @@ impl Operation<'_> {
         Receipts {
             tool: self.tool.as_deref().unwrap_or_default(),
             offer: without.pulse.as_ref().and_then(|pulse| pulse.receipts()),
-            first_attempt_ago: self
-                .first_attempt
-                .map(|at| at.elapsed())
-                .unwrap_or_default(),
+            first_attempt_ago: self.first_attempt_ago(),
         }
+    }
+
+    /// How long ago its first attempt was made, by this process or by one before it.
+    fn first_attempt_ago(&self) -> Duration {
+        let here = self.first_attempt.map(|at| at.elapsed());
+        self.attempted_before.saturating_add(here.unwrap_or_default())
     }
 
     /// Why receipts did not settle it, where they could not be relied on at all.
@@ -117,7 +122,7 @@ impl Operation<'_> {
         {
             return Some(Unsettled::NoReceipts);
         }
-        (!receipts.cover(std::time::Duration::ZERO)).then_some(Unsettled::ReceiptExpired)
+        (!receipts.cover(Duration::ZERO)).then_some(Unsettled::ReceiptExpired)
     }
 
     /// Asks for the receipt before it repeats, where the session of the attempt offered that.
@@ -127,20 +132,41 @@ impl Operation<'_> {
         contract: &ToolContract,
         without: &Without,
     ) -> Result<Option<Done>, Unsettled> {
-        let (ToolContract::Receipts, Some(tool), Some(key)) = (contract, &self.tool, &self.key)
-        else {
-            return Ok(None);
-        };
-        if !self
-            .receipts(without)
-            .offer
-            .is_some_and(|offer| offer.look_up)
-        {
+        if !matches!(contract, ToolContract::Receipts) {
             return Ok(None);
         }
+        let offer = self.receipts(without).offer;
+        match offer.is_some_and(|offer| offer.look_up) {
+            true => self.ask().await,
+            false => Ok(None),
+        }
+    }
+
+    /// Asks for the receipt before it is sent again after its own process is gone: the session that it
+    /// would be sent on is the only one whose offer is known. `Ok(None)` as above.
+    pub(super) async fn ask_again_for_receipt(
+        &self,
+        contract: &ToolContract,
+        generation: Option<Generation>,
+    ) -> Result<Option<Done>, Unsettled> {
+        if !matches!(contract, ToolContract::Receipts) {
+            return Ok(None);
+        }
+        self.receipts_hold(contract, generation)?;
+        let offer = generation.and_then(|generation| self.line.receipts(generation));
+        match offer.is_some_and(|offer| offer.look_up) {
+            true => self.ask().await,
+            false => Ok(None),
+        }
+    }
+
+    async fn ask(&self) -> Result<Option<Done>, Unsettled> {
+        let (Some(tool), Some(key)) = (&self.tool, &self.key) else {
+            return Ok(None);
+        };
         let budget = Budget {
             // Zero would be a mistake of the caller's; this is only late.
-            total: Some(self.times.left().max(std::time::Duration::from_millis(1))),
+            total: Some(self.times.left().max(Duration::from_millis(1))),
             cancel: self.times.cancel.clone(),
             ..Budget::default()
         };
@@ -174,10 +200,7 @@ impl Operation<'_> {
         }
         let offer = generation.and_then(|generation| self.line.receipts(generation));
         let tool = self.tool.as_deref().unwrap_or_default();
-        let ago = self
-            .first_attempt
-            .map(|at| at.elapsed())
-            .unwrap_or_default();
+        let ago = self.first_attempt_ago();
         match offer {
             Some(offer) if offer.covers(tool, ago) => Ok(()),
             Some(offer) if offer.keeps(tool) => Err(Unsettled::ReceiptExpired),

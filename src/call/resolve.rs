@@ -68,7 +68,7 @@ pub enum ResolveError {
     NotKnown(OperationId),
     /// It is settled already. The record says how.
     #[error(
-        "operation {} is settled already: {:?}; its record says how", .0.intent.operation, .0.state
+        "operation {} is settled already: {}; its record says how", .0.intent.operation, .0.state
     )]
     Settled(Box<Record>),
     /// Somebody runs it, or resolves it: another host, or another task of this one.

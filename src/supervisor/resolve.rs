@@ -13,12 +13,10 @@ impl Supervisor {
     /// another one. See [`Connection::resolve`].
     ///
     /// ```no_run
-    /// # use mcp_supervisor::{Supervisor, journal::{Filter, Journal, State}};
+    /// # use mcp_supervisor::{Supervisor, journal::Journal};
     /// # async fn start(supervisor: &Supervisor, journal: &Journal)
     /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut unknown = Filter::default();
-    /// unknown.states = Some(vec![State::OutcomeUnknown]);
-    /// for record in journal.list(&unknown).await? {
+    /// for record in journal.unknown().await? {
     ///     match supervisor.resolve(record.intent.operation).await {
     ///         Ok(resolution) => println!("known now: {:?}", resolution.known),
     ///         Err(error) => eprintln!("{error}"),

@@ -1,6 +1,9 @@
 //! Goes the ways there are, and records what is found.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest};
 use tokio::time::Instant;
@@ -99,6 +102,7 @@ impl<'a> Settling<'a> {
         operation.tool = Some(intent.tool.clone());
         operation.key.clone_from(&intent.key);
         operation.attempts = self.record.attempts();
+        operation.attempted_before = first_attempt_ago(self.record);
         operation.journaled = Some(Box::new(Journaled::new(self.journal, held, None)));
         let span = operation.begin();
         let done = self.ways(&mut operation, way).instrument(span).await;
@@ -222,6 +226,14 @@ impl<'a> Settling<'a> {
                     return Err(self.unknown(operation, unsettled, source));
                 }
             };
+            match operation.ask_again_for_receipt(contract, only_in).await {
+                Ok(Some(done)) => return self.answered_again(operation, done).await,
+                Ok(None) => {}
+                Err(unsettled) => {
+                    let source = last.map(|error| Arc::new(error) as Source);
+                    return Err(self.unknown(operation, unsettled, source));
+                }
+            }
             let ground = Some(Ground::of(contract));
             // It is durable before it is handed over.
             let lost = match operation.attempt_once(only_in, ground).await {
@@ -269,7 +281,10 @@ impl<'a> Settling<'a> {
         operation: &mut Operation<'_>,
         done: Done,
     ) -> Result<Found, ResolveError> {
-        let by = Settler::Repeat;
+        let by = match done.looked_up {
+            true => Settler::LookUp,
+            false => Settler::Repeat,
+        };
         let done = match done.asked.is_some() {
             true => operation.rounds(done).await,
             false => Ok(done),
@@ -468,4 +483,15 @@ async fn append(operation: &Operation<'_>, fact: Fact) -> Result<(), StoreError>
         Some(journaled) => journaled.append(fact).await.map(drop),
         None => unreachable!("what is resolved is journaled"),
     }
+}
+
+/// How long ago the host before made its first attempt, by the wall clock.
+fn first_attempt_ago(record: &Record) -> Duration {
+    let dispatched = record.history.iter().find_map(|entry| match entry.fact {
+        Fact::Dispatching { .. } => Some(entry.at),
+        _ => None,
+    });
+    dispatched
+        .and_then(|at| SystemTime::now().duration_since(at).ok())
+        .unwrap_or_default()
 }
