@@ -7,6 +7,8 @@ mod support;
 mod hosts;
 #[path = "resolving/restarts.rs"]
 mod restarts;
+#[path = "resolving/shared.rs"]
+mod shared;
 #[path = "resolving/tasks.rs"]
 mod tasks;
 #[path = "resolving/within.rs"]

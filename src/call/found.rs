@@ -11,7 +11,7 @@ use super::{
     attempt::cancelled,
     journaled::Asks,
     operation::Operation,
-    recorded::{INPUT_REQUIRED, earlier_unknown, replay, why_unknown},
+    recorded::{INPUT_REQUIRED, earlier_unknown, goes_on_in_task, replay, why_unknown},
     resolve::{Known, ResolveError, resolve},
 };
 use crate::{
@@ -19,6 +19,11 @@ use crate::{
     journal::{By, Claimed, Held, Journal, Record, State},
     operation::Resolve,
 };
+
+/// Whether somebody has the call in hand, as far as the journal knows.
+fn runs(record: &Record) -> bool {
+    !record.state.is_settled() && record.state != State::OutcomeUnknown
+}
 
 /// What a call comes to that the journal has already.
 pub(super) enum Found {
@@ -71,7 +76,7 @@ impl Operation<'_> {
             };
             return Err(self.error(reason.into(), None));
         }
-        if !record.state.is_settled() && record.state != State::OutcomeUnknown {
+        if runs(&record) && record.task().is_none() {
             record = match self.until_it_rests(journal, record).await? {
                 Some(record) => record,
                 // It was removed meanwhile, which only what is settled long ago can be.
@@ -79,11 +84,14 @@ impl Operation<'_> {
             };
         }
         match record.state {
+            _ if runs(&record) && record.task().is_some() => {
+                Ok(Found::Outcome(Ok(goes_on_in_task(record))))
+            }
             State::Accepted | State::Dispatching | State::CancelRequested => {
                 Err(self.error(NotSentReason::StillRuns { operation }.into(), None))
             }
             State::OutcomeUnknown if asks.has_input && why_unknown(&record) == INPUT_REQUIRED => {
-                match self.in_time(journal.claim(operation)).await? {
+                match self.claim(journal, operation).await? {
                     Claimed::Yes(held, record) => {
                         self.id = operation;
                         self.key.clone_from(&record.intent.key);
@@ -149,14 +157,17 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits, within the deadline, until the first call is settled or its outcome is unknown.
+    /// Waits, within the deadline, until the first call is settled, its outcome is unknown, or the
+    /// server has made a task of it.
     async fn until_it_rests(
         &self,
         journal: &Journal,
         record: Record,
     ) -> Result<Option<Record>, CallError> {
         let operation = record.intent.operation;
-        let waiting = journal.wait(operation, self.times.left());
+        let waiting = journal.wait_until(operation, self.times.left(), |record| {
+            !runs(record) || record.task().is_some()
+        });
         let rests = tokio::select! {
             biased;
             () = cancelled(&self.times) => Err(NotSentReason::Cancelled),

@@ -2,11 +2,11 @@
 //! what happened in lines of JSON on stdout.
 //!
 //! ```text
-//! journal_host '{"journal":PATH, "url":URL | "server":[PROGRAM,ARG,..], "era":"initialize"|"discover",
+//! journal_host '{"journal":PATH | {"url":URL,"schema":NAME,"label":LABEL,"lease_ms":N}, "url":URL | "server":[PROGRAM,ARG,..], "era":"initialize"|"discover",
 //!                "contracts":{TOOL:CONTRACT}, "keep_arguments":BOOL, "max_attempts":N, "tasks":BOOL}'
 //! ```
 //!
-//! The journal is an SQLite file, the one connection is called `server`. A contract is a `ToolContract`
+//! The journal is an SQLite file, or one in PostgreSQL that other hosts share; the one connection is called `server`. A contract is a `ToolContract`
 //! as JSON. What the runtime tells is written as `{"event":WORD,..}`; each order is answered by one line
 //! with its `did`, and orders run side by side.
 //!
@@ -24,6 +24,8 @@
 
 use std::{collections::BTreeMap, io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
+#[cfg(feature = "postgres")]
+use mcp_supervisor::journal::{PostgresSettings, PostgresStore};
 use mcp_supervisor::{
     ConnectionSpec, Era, HttpSpec, Received, Resolve, StdioSpec, Supervisor, TaskAwait, TaskHandle,
     ToolCall, ToolContract, What,
@@ -36,9 +38,22 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 #[derive(Deserialize)]
+#[serde(untagged)]
+enum Place {
+    File(PathBuf),
+    #[cfg(feature = "postgres")]
+    Shared {
+        url: String,
+        schema: String,
+        label: String,
+        lease_ms: u64,
+    },
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
-    journal: PathBuf,
+    journal: Place,
     url: Option<String>,
     server: Option<Vec<String>>,
     era: String,
@@ -126,8 +141,22 @@ impl Host {
     async fn open(options: &Options) -> Result<Self, Failed> {
         let mut settings = JournalSettings::default();
         settings.keep_arguments = options.keep_arguments;
-        let store = SqliteStore::open(&options.journal).await?;
-        let journal = Journal::new(store, settings);
+        let journal = match &options.journal {
+            Place::File(path) => Journal::new(SqliteStore::open(path).await?, settings),
+            #[cfg(feature = "postgres")]
+            Place::Shared {
+                url,
+                schema,
+                label,
+                lease_ms,
+            } => {
+                let mut shared = PostgresSettings::default();
+                (shared.schema, shared.label) = (schema.clone(), label.clone());
+                shared.lease = Duration::from_millis(*lease_ms);
+                shared.margin = shared.lease / 5;
+                Journal::new(PostgresStore::connect_url(url, shared).await?, settings)
+            }
+        };
         let builder = Supervisor::builder().journal(journal.clone());
         let supervisor = builder.start().await?;
         let mut events = supervisor.events();
@@ -164,7 +193,8 @@ impl Host {
                 }
                 match connection.call_tool(call).await {
                     Ok(answer) => json!({"did": "call", "operation": answer.operation(),
-                        "text": answer.text(), "task": answer.task(), "attempts": answer.attempts()}),
+                        "text": answer.text(), "task": answer.task(), "attempts": answer.attempts(),
+                        "replayed": answer.replayed()}),
                     Err(error) => json!({"did": "call", "operation": error.operation(),
                         "outcome": error.outcome(), "error": error.to_string()}),
                 }

@@ -110,6 +110,13 @@ impl HostProcess {
         }
     }
 
+    /// Stops it as it is, or lets it go on.
+    pub(super) fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill {signal}");
+    }
+
     /// SIGKILL, and the end is waited for.
     pub(super) fn kill(mut self) {
         self.child.kill().expect("it runs");
