@@ -20,6 +20,12 @@ use crate::{
     operation::Resolve,
 };
 
+impl Found {
+    fn outcome(known: Result<ToolAnswer, CallError>) -> Self {
+        Self::Outcome(Box::new(known))
+    }
+}
+
 /// Whether somebody has the call in hand, as far as the journal knows.
 fn runs(record: &Record) -> bool {
     !record.state.is_settled() && record.state != State::OutcomeUnknown
@@ -28,7 +34,7 @@ fn runs(record: &Record) -> bool {
 /// What a call comes to that the journal has already.
 pub(super) enum Found {
     /// To what is known of the first one.
-    Outcome(Result<ToolAnswer, CallError>),
+    Outcome(Box<Result<ToolAnswer, CallError>>),
     /// To nothing: the first one ended without having run, and the key is free.
     Free,
     /// To its next round: the server asked for input, and this call brings it.
@@ -85,7 +91,7 @@ impl Operation<'_> {
         }
         match record.state {
             _ if runs(&record) && record.task().is_some() => {
-                Ok(Found::Outcome(Ok(goes_on_in_task(record))))
+                Ok(Found::outcome(Ok(goes_on_in_task(record))))
             }
             State::Accepted | State::Dispatching | State::CancelRequested => {
                 Err(self.error(NotSentReason::StillRuns { operation }.into(), None))
@@ -104,7 +110,7 @@ impl Operation<'_> {
             }
             State::OutcomeUnknown => self.find_out(journal, record).await,
             state if state.frees_its_key() && operation != self.id => Ok(Found::Free),
-            _ => Ok(Found::Outcome(replay(self.line, record))),
+            _ => Ok(Found::outcome(replay(self.line, record))),
         }
     }
 
@@ -129,14 +135,14 @@ impl Operation<'_> {
             if let CallError::Unknown(unknown) = &mut error {
                 (unknown.unsettled, unknown.source) = (why, source);
             }
-            Ok(Found::Outcome(Err(error)))
+            Ok(Found::outcome(Err(error)))
         };
         match resolve(self.line, journal, order).await {
             Ok(resolution) => Ok(match resolution.known {
-                Known::Answered(answer) => Found::Outcome(Ok(*answer)),
-                Known::Failed(failed) => Found::Outcome(Err(CallError::Failed(failed))),
+                Known::Answered(answer) => Found::outcome(Ok(*answer)),
+                Known::Failed(failed) => Found::outcome(Err(CallError::Failed(failed))),
                 Known::DidNotRun(_) if operation != self.id => Found::Free,
-                Known::DidNotRun(e) => Found::Outcome(Err(CallError::NotSent(e))),
+                Known::DidNotRun(e) => Found::outcome(Err(CallError::NotSent(e))),
                 Known::Cancelled => {
                     let reason = NotSentReason::WasStopped { operation };
                     return Err(self.error(reason.into(), None));
@@ -144,13 +150,13 @@ impl Operation<'_> {
             }),
             Err(ResolveError::Settled(record)) => match record.state.frees_its_key() {
                 true if operation != self.id => Ok(Found::Free),
-                _ => Ok(Found::Outcome(replay(self.line, *record))),
+                _ => Ok(Found::outcome(replay(self.line, *record))),
             },
             Err(ResolveError::Elsewhere(_)) => {
                 Err(self.error(NotSentReason::StillRuns { operation }.into(), None))
             }
             Err(ResolveError::StillUnknown(unknown)) => {
-                Ok(Found::Outcome(Err(CallError::Unknown(unknown))))
+                Ok(Found::outcome(Err(CallError::Unknown(unknown))))
             }
             Err(ResolveError::NothingAllowed { why, .. }) => still(why, None),
             Err(error) => still(None, Some(Arc::new(error))),

@@ -56,7 +56,7 @@ pub(super) struct Journaled {
     /// A round before this call stands at the server, whatever becomes of this one.
     goes_on: bool,
     /// Attempts that were given up, and whose answers may still come.
-    pub(super) late: Vec<Box<Late>>,
+    pub(super) late: Vec<Late>,
 }
 
 /// What the journal has to know of a call beside the operation.
@@ -100,7 +100,7 @@ enum Start<'a> {
     /// It is recorded, and has a place in the connection.
     Go(SemaphorePermit<'a>),
     /// It is one that was made before.
-    Known(Result<ToolAnswer, CallError>),
+    Known(Box<Result<ToolAnswer, CallError>>),
 }
 
 /// How a caller waits for a task, and is told.
@@ -165,7 +165,7 @@ impl Task {
             Ok(Start::Go(permit)) => permit,
             Ok(Start::Known(known)) => {
                 operation.end_known(&known);
-                return drop(tell.send(known));
+                return drop(tell.send(*known));
             }
             Err(error) => {
                 operation.end(&Err(error.clone()));
@@ -432,7 +432,7 @@ impl Journaled {
     }
 
     /// Lets others resolve the operation, and gives what may still be heard of it.
-    async fn leave_unknown(self: Box<Self>) -> Vec<Box<Late>> {
+    async fn leave_unknown(self: Box<Self>) -> Vec<Late> {
         // One that was claimed for its next round. Whoever ran it from the start is in nobody's way.
         if self.goes_on {
             release(&self.journal, &self.held).await;

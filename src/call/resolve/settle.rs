@@ -77,10 +77,10 @@ impl<'a> Settling<'a> {
         &self,
         way: Way,
         held: Held,
-    ) -> (Result<Resolution, ResolveError>, Vec<Box<Late>>) {
+    ) -> (Result<Resolution, ResolveError>, Vec<Late>) {
         let intent = &self.record.intent;
         let request = match &way.contract {
-            Some(ByContract::Repeat(request)) => request.clone(),
+            Some(ByContract::Repeat(request)) => ClientRequest::clone(request),
             // Never sent: it says what the operation is about.
             _ => {
                 let params = CallToolRequestParams::new(intent.tool.clone());
