@@ -277,7 +277,7 @@ async fn a_store_that_hangs_at_the_end_holds_up_neither_the_caller_nor_the_conne
 async fn a_store_that_hangs_keeps_nobody_who_resolves_past_the_deadline_and_nothing_claimed() {
     for (wire, era) in everywhere() {
         bounded(async {
-            let script = json!({"rules": [{"on": "tools/call", "tool": "charge", "nth": 1, "do":
+            let script = json!({"rules": [{"on": "tools/call", "tool": "charge", "generation": 1, "nth": 1, "do":
                 ["ledger_once", {"error": {"code": -32001, "message": "Session terminated"}}]},
                 {"on": "tools/call", "tool": "charge", "do": ["ledger_once", "answer"]}]});
             let world = World::new(wire, era, script).await;
@@ -309,8 +309,7 @@ async fn a_store_that_hangs_keeps_nobody_who_resolves_past_the_deadline_and_noth
             // What was claimed too late is given back.
             let resolution = loop {
                 match server.resolve(operation).await {
-                    Err(ResolveError::Elsewhere(_)) => tokio::task::yield_now().await,
-                    done => break done.unwrap(),
+                    Err(ResolveError::Elsewhere(_)) => tokio::task::yield_now().await,                    done => break done.unwrap(),
                 }
             };
             assert_eq!(resolution.operation, operation);

@@ -70,7 +70,8 @@ impl Claims {
             }
             is_free
         });
-        is_free.then_some(Mark {
+        // Made only then: one that is dropped frees the operation.
+        is_free.then(|| Mark {
             claims: self,
             operation,
             stays: false,
