@@ -17,8 +17,10 @@
 //!
 //! The sides take turns in short blocks, so that whatever else the machine and the disk do falls on
 //! all of them; a ratio is made of two blocks of one turn, and what is printed is the median of the
-//! ratios with its quartiles. What a disk's sync costs is bimodal on many machines: the bars are held
-//! where its median is 50 to 500 µs.
+//! ratios with its quartiles. What a disk's sync costs is bimodal on many machines, and the mode may
+//! change between two blocks. So at 1 the journal and the bare append take turns record by record, and
+//! the ratio of a turn is that of their medians. The bars are held where the median sync is 50 to
+//! 500 µs.
 
 use std::{
     fs::File,
@@ -108,8 +110,7 @@ impl Turns {
     }
 
     async fn take(&mut self) {
-        let (bare, sync) = self.bare.block(ONE_BY_ONE);
-        let one = block(&self.store, 1, ONE_BY_ONE).await;
+        let [bare, one, sync] = self.one_by_one().await;
         let plain = self.plain.block(ONE_BY_ONE);
         let sixteen = block(&self.store, 16, 16 * ONE_BY_ONE).await;
         let many = block(&self.store, 256, 256 * ONE_BY_ONE / 2).await;
@@ -120,6 +121,17 @@ impl Turns {
         for (rates, rate) in self.rates.iter_mut().zip([bare, plain, one, sixteen, many]) {
             rates.push(rate);
         }
+    }
+
+    /// Records per second of the bare append and of the journal at 1, each by its median record, and the
+    /// median of the bare syncs in microseconds.
+    async fn one_by_one(&mut self) -> [f64; 3] {
+        let [mut bare, mut one, mut syncs] = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..ONE_BY_ONE {
+            bare.push(self.bare.record(&mut syncs));
+            one.push(block(&self.store, 1, 1).await);
+        }
+        [&mut bare, &mut one, &mut syncs].map(|values| quartiles(values)[1])
     }
 
     /// Prints the table, and says whether a bar is missed that holds here.
@@ -317,23 +329,21 @@ impl Bare {
         Self(File::create(dir.join("bare")).expect("a file of our own"))
     }
 
-    /// Records per second, and the median of the syncs in microseconds.
-    fn block(&mut self, records: usize) -> (f64, f64) {
-        let (started, mut syncs) = (Instant::now(), Vec::new());
-        for _ in 0..records {
-            let Texts {
-                intent,
-                dispatched,
-                answered,
-            } = Texts::new(&intent());
-            for bytes in [intent + &dispatched, answered] {
-                let began = Instant::now();
-                self.0.write_all(bytes.as_bytes()).expect("it is written");
-                self.0.sync_data().expect("it is synced");
-                syncs.push(began.elapsed().as_secs_f64() * 1e6);
-            }
+    /// Records per second, by one; what its syncs took in microseconds is noted.
+    fn record(&mut self, syncs: &mut Vec<f64>) -> f64 {
+        let started = Instant::now();
+        let Texts {
+            intent,
+            dispatched,
+            answered,
+        } = Texts::new(&intent());
+        for bytes in [intent + &dispatched, answered] {
+            let began = Instant::now();
+            self.0.write_all(bytes.as_bytes()).expect("it is written");
+            self.0.sync_data().expect("it is synced");
+            syncs.push(began.elapsed().as_secs_f64() * 1e6);
         }
-        (per_second(records, started), quartiles(&mut syncs)[1])
+        per_second(1, started)
     }
 }
 

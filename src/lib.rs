@@ -102,6 +102,9 @@
 //! - **recall**: taking back a request that still waits in this process. Winning it is the proof
 //!   that nothing was sent.
 //! - **contract**: what the client's operator vouches for, per tool.
+//! - **key**: a caller's name for one intended effect. All attempts of an operation have the same.
+//! - **journal**: the client's record of operations, written before they are sent.
+//! - **receipt**: the server's record of a key's result, written with the effect.
 //!
 //! # Modules
 //!
@@ -134,8 +137,8 @@
 //! processes) and `session` (one generation's life).
 //!
 //! The crate is for Unix. OAuth is the feature `oauth`, off by default; [`credentials`] is the seam for a
-//! source of tokens of the host's own. The features `stdio`, `http`, `tls` and `metrics` are
-//! on by default; `otel` sends the trace context of an operation's span to the servers that a host
+//! source of tokens of the host's own. The features `stdio`, `http`, `tls`, `metrics`, `sqlite` and `receipts`
+//! are on by default; `postgres` keeps both halves for many hosts, and `otel` sends the trace context of an operation's span to the servers that a host
 //! trusts with it.
 //!
 //! TLS is rustls. Where the program has installed no crypto provider of its own by the time the first
@@ -215,7 +218,11 @@ struct Handlers;
 #[doc = include_str!("../docs/observability.md")]
 struct Observability;
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "receipts", feature = "sqlite"))]
+#[doc = include_str!("../docs/operations.md")]
+struct Operations;
+
+#[cfg(all(doctest, feature = "receipts", feature = "sqlite"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 

@@ -24,6 +24,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/extension.md",
     "docs/handlers.md",
     "docs/observability.md",
+    "docs/operations.md",
     "docs/semantics.md",
     "docs/servers.md",
 ];

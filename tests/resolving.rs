@@ -3,8 +3,6 @@
 
 mod support;
 
-#[path = "resolving/hosts.rs"]
-mod hosts;
 #[path = "resolving/restarts.rs"]
 mod restarts;
 #[path = "resolving/shared.rs"]

@@ -2,17 +2,21 @@
 //! what happened in lines of JSON on stdout.
 //!
 //! ```text
-//! journal_host '{"journal":PATH | {"url":URL,"schema":NAME,"label":LABEL,"lease_ms":N}, "url":URL | "server":[PROGRAM,ARG,..], "era":"initialize"|"discover",
-//!                "contracts":{TOOL:CONTRACT}, "keep_arguments":BOOL, "max_attempts":N, "tasks":BOOL}'
+//! journal_host '{"journal":PATH | {"url":URL,"schema":NAME,"label":LABEL,"lease_ms":N},
+//!                "url":URL | "server":[PROGRAM,ARG,..], "era":"initialize"|"discover",
+//!                "contracts":{TOOL:CONTRACT}, "keep_arguments":BOOL, "max_attempts":N, "tasks":BOOL,
+//!                "max_in_flight":N, "no_queue":BOOL, "only_keyed":BOOL, "stop_at":POINT,
+//!                "more":{NAME:URL | [PROGRAM,ARG,..]}}'
 //! ```
 //!
-//! The journal is an SQLite file, or one in PostgreSQL that other hosts share; the one connection is called `server`. A contract is a `ToolContract`
-//! as JSON. What the runtime tells is written as `{"event":WORD,..}`; each order is answered by one line
-//! with its `did`, and orders run side by side.
+//! The journal is an SQLite file, or one in PostgreSQL that other hosts share; the first connection is called `server`, and `more` opens others. A
+//! contract is a `ToolContract` as JSON. What the runtime tells is written as `{"event":WORD,..}`; each
+//! order is answered by one line with its `did`, and orders run side by side. At `stop_at` (see
+//! `stop.rs`) the journal tells `{"event":"stopped"}` and answers nothing from there on.
 //!
 //! | order | answer |
 //! |---|---|
-//! | `{"do":"call","tool":T,"arguments":{..},"key":K,"deadline_ms":N}` | `{"did":"call","operation":ID,"text":..}` or with `"outcome"` and `"error"` |
+//! | `{"do":"call","tool":T,"arguments":{..},"key":K,"id":ID,"connection":NAME,"deadline_ms":N}` | `{"did":"call","operation":ID,"text":..}` or with `"outcome"` and `"error"` |
 //! | `{"do":"list"}` | `{"did":"list","operations":[RECORD,..]}`, of those that are not settled |
 //! | `{"do":"show","operation":ID}` | `{"did":"show","record":RECORD}` |
 //! | `{"do":"resolve","operation":ID,"arguments":{..},"deadline_ms":N}` | `{"did":"resolve","by":..,"text":..}` or with `"error"` |
@@ -22,24 +26,27 @@
 //! The first line is `{"event":"open"}`. A host that cannot open its journal ends with 2, and says why
 //! on stderr.
 
+mod stop;
+
 use std::{collections::BTreeMap, io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
 #[cfg(feature = "postgres")]
 use mcp_supervisor::journal::{PostgresSettings, PostgresStore};
 use mcp_supervisor::{
-    ConnectionSpec, Era, HttpSpec, Received, Resolve, StdioSpec, Supervisor, TaskAwait, TaskHandle,
-    ToolCall, ToolContract, What,
+    ConnectionSpec, Era, HttpSpec, Limits, Received, Resolve, StdioSpec, Supervisor, TaskAwait,
+    TaskHandle, ToolCall, ToolContract, What,
     journal::{Filter, Journal, JournalSettings, SqliteStore, State},
     policy::Repeats,
-    spec::Revision,
+    spec::{Overload, Revision},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use stop::{Point, Stopping};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Place {
+enum JournalAt {
     File(PathBuf),
     #[cfg(feature = "postgres")]
     Shared {
@@ -53,7 +60,7 @@ enum Place {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
-    journal: Place,
+    journal: JournalAt,
     url: Option<String>,
     server: Option<Vec<String>>,
     era: String,
@@ -64,6 +71,23 @@ struct Options {
     max_attempts: Option<u32>,
     #[serde(default)]
     tasks: bool,
+    max_in_flight: Option<usize>,
+    /// No operation waits behind those in flight; one that comes waits before it has a place.
+    #[serde(default)]
+    no_queue: bool,
+    stop_at: Option<Point>,
+    #[serde(default)]
+    only_keyed: bool,
+    #[serde(default)]
+    more: BTreeMap<String, Place>,
+}
+
+/// Where a server is.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Place {
+    Url(String),
+    Program(Vec<String>),
 }
 
 #[derive(Deserialize)]
@@ -73,6 +97,8 @@ enum Order {
         tool: String,
         arguments: Value,
         key: Option<String>,
+        id: Option<String>,
+        connection: Option<String>,
         deadline_ms: Option<u64>,
     },
     List {},
@@ -107,21 +133,38 @@ fn tell(line: &Value) {
     }
 }
 
-fn spec(options: &Options) -> Result<ConnectionSpec, Failed> {
+/// The servers, by the names of their connections.
+fn places(options: &mut Options) -> Result<BTreeMap<String, Place>, Failed> {
+    let first = match (options.url.take(), options.server.take()) {
+        (Some(url), None) => Place::Url(url),
+        (None, Some(program)) => Place::Program(program),
+        _ => return Err("one of url and server".into()),
+    };
+    let mut places = std::mem::take(&mut options.more);
+    places.insert("server".to_owned(), first);
+    Ok(places)
+}
+
+fn spec(options: &Options, place: Place) -> Result<ConnectionSpec, Failed> {
     let era = match options.era.as_str() {
         "initialize" => Era::Initialize(Revision::V2025_11_25),
         "discover" => Era::Discover,
         other => return Err(format!("no era {other:?}").into()),
     };
-    let mut spec = match (&options.url, options.server.as_deref()) {
-        (Some(url), None) => ConnectionSpec::from(HttpSpec::new(url.clone())),
-        (None, Some([program, arguments @ ..])) => {
+    let mut limits = Limits::default();
+    limits.max_in_flight = options.max_in_flight.unwrap_or(limits.max_in_flight);
+    if options.no_queue {
+        (limits.max_queued, limits.overload) = (0, Overload::Wait);
+    }
+    let mut spec = match place {
+        Place::Url(url) => ConnectionSpec::from(HttpSpec::new(url)),
+        Place::Program(words) => {
+            let (program, arguments) = words.split_first().ok_or("no program")?;
             let stdio = StdioSpec::new(program);
             ConnectionSpec::from(arguments.iter().fold(stdio, StdioSpec::arg))
         }
-        _ => return Err("one of url and server".into()),
     };
-    spec = spec.era(era);
+    spec = spec.era(era).limits(limits);
     for (tool, contract) in &options.contracts {
         spec = spec.contract(tool, contract.clone());
     }
@@ -138,18 +181,27 @@ fn spec(options: &Options) -> Result<ConnectionSpec, Failed> {
 }
 
 impl Host {
-    async fn open(options: &Options) -> Result<Self, Failed> {
+    async fn open(mut options: Options) -> Result<Self, Failed> {
         let mut settings = JournalSettings::default();
         settings.keep_arguments = options.keep_arguments;
-        let journal = match &options.journal {
-            Place::File(path) => Journal::new(SqliteStore::open(path).await?, settings),
+        settings.only_keyed = options.only_keyed;
+        let journal = match (&options.journal, options.stop_at) {
+            (JournalAt::File(path), Some(at)) => {
+                Journal::new(Stopping::at(at, SqliteStore::open(path).await?), settings)
+            }
+            (JournalAt::File(path), None) => Journal::new(SqliteStore::open(path).await?, settings),
             #[cfg(feature = "postgres")]
-            Place::Shared {
-                url,
-                schema,
-                label,
-                lease_ms,
-            } => {
+            (JournalAt::Shared { .. }, Some(_)) => return Err("only a file stops".into()),
+            #[cfg(feature = "postgres")]
+            (
+                JournalAt::Shared {
+                    url,
+                    schema,
+                    label,
+                    lease_ms,
+                },
+                None,
+            ) => {
                 let mut shared = PostgresSettings::default();
                 (shared.schema, shared.label) = (schema.clone(), label.clone());
                 shared.lease = Duration::from_millis(*lease_ms);
@@ -167,7 +219,9 @@ impl Host {
                 }
             }
         });
-        supervisor.open("server", spec(options)?).await?;
+        for (name, place) in places(&mut options)? {
+            supervisor.open(&name, spec(&options, place)?).await?;
+        }
         Ok(Self {
             supervisor,
             journal,
@@ -176,25 +230,31 @@ impl Host {
 
     async fn obey(&self, order: Order) -> Result<Value, Failed> {
         let ms = Duration::from_millis;
-        let connection = self.supervisor.connection("server").ok_or("it is closed")?;
+        let open = |name: &str| self.supervisor.connection(name).ok_or("it is closed");
         Ok(match order {
             Order::Call {
                 tool,
                 arguments,
                 key,
+                id,
+                connection,
                 deadline_ms,
             } => {
                 let mut call = ToolCall::new(tool, arguments);
+                if let Some(id) = id {
+                    call = call.operation_id(id.parse()?);
+                }
                 if let Some(key) = key {
                     call = call.idempotency_key(key.parse()?);
                 }
                 if let Some(deadline) = deadline_ms {
                     call = call.deadline(ms(deadline));
                 }
+                let connection = open(connection.as_deref().unwrap_or("server"))?;
                 match connection.call_tool(call).await {
                     Ok(answer) => json!({"did": "call", "operation": answer.operation(),
                         "text": answer.text(), "task": answer.task(), "attempts": answer.attempts(),
-                        "replayed": answer.replayed()}),
+                        "structured": answer.structured(), "replayed": answer.replayed()}),
                     Err(error) => json!({"did": "call", "operation": error.operation(),
                         "outcome": error.outcome(), "error": error.to_string()}),
                 }
@@ -223,14 +283,17 @@ impl Host {
                 match self.supervisor.resolve(order).await {
                     Ok(done) => json!({"did": "resolve", "by": done.by,
                         "attempts": done.answer().map(|a| a.attempts()),
-                        "text": done.answer().map(|a| a.text())}),
+                        "text": done.answer().map(|a| a.text()),
+                        "structured": done.answer().and_then(|a| a.structured().cloned())}),
                     Err(error) => json!({"did": "resolve", "error": error.to_string()}),
                 }
             }
-            Order::Await { task } => match connection.await_task(TaskAwait::new(&task)).await {
-                Ok(answer) => json!({"did": "await", "text": answer.text()}),
-                Err(error) => json!({"did": "await", "error": error.to_string()}),
-            },
+            Order::Await { task } => {
+                match open("server")?.await_task(TaskAwait::new(&task)).await {
+                    Ok(answer) => json!({"did": "await", "text": answer.text()}),
+                    Err(error) => json!({"did": "await", "error": error.to_string()}),
+                }
+            }
             Order::Close {} => json!({"did": "close"}),
         })
     }
@@ -262,7 +325,7 @@ fn shown(what: &What) -> Option<Value> {
 }
 
 async fn run(options: Options) -> Result<(), Failed> {
-    let host = Arc::new(Host::open(&options).await?);
+    let host = Arc::new(Host::open(options).await?);
     tell(&json!({"event": "open"}));
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = orders.next_line().await? {

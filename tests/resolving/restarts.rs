@@ -6,12 +6,10 @@ use mcp_supervisor::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    hosts::{HostProcess, journal_of, options},
-    keyed, looked_up, tasks,
-};
+use super::{keyed, looked_up, tasks};
 use crate::support::{
     bounded,
+    host::{HostProcess, journal_of, options},
     world::{Wire, World, everywhere},
 };
 

@@ -7,12 +7,11 @@ use std::time::Duration;
 use mcp_supervisor::Era;
 use serde_json::{Value, json};
 
-use super::{
-    hosts::{HostProcess, options},
-    keyed,
-};
+use super::keyed;
 use crate::support::{
-    bounded, initialize,
+    bounded,
+    host::{HostProcess, options},
+    initialize,
     postgres::Schema,
     world::{Wire, World},
 };
@@ -152,7 +151,7 @@ async fn a_host_that_was_paused_is_fenced_out_and_another_one_s_answer_stands() 
             let mut paused = host(&world, &schema, "paused", SHORT);
             let mut other = host(&world, &schema, "other", LONG);
             let operation = charged(&world, &mut paused).await;
-            paused.signal("-STOP");
+            paused.freeze();
             let answer = until_answered(&mut other);
             assert_eq!(answer["operation"], *operation);
             let show = json!({"do": "show", "operation": operation});
@@ -160,7 +159,7 @@ async fn a_host_that_was_paused_is_fenced_out_and_another_one_s_answer_stands() 
 
             // What it hears now is true, and records nothing any more.
             world.bed.touch("go");
-            paused.signal("-CONT");
+            paused.thaw();
             let told = paused.until(|line| line["did"] == "call");
             assert_eq!(told["operation"], *operation);
             assert_eq!(other.ask(show.clone()), settled);

@@ -3,6 +3,7 @@
 //! Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod host;
 pub mod lane;
 pub mod lent;
 pub mod logs;

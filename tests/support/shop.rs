@@ -92,6 +92,24 @@ impl Shop {
         })
     }
 
+    pub fn path(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    /// Its address, or the program that it is and its arguments, for a host that is another process.
+    pub fn place(&self) -> serde_json::Value {
+        match self.port() {
+            Some(port) => format!("http://127.0.0.1:{port}/mcp").into(),
+            None => serde_json::json!([example("desk_server"), "stdio", self.path()]),
+        }
+    }
+
+    /// Waits until a lever is pulled no more: the server has come to where it looks for it.
+    pub async fn until_taken(&self, lever: &str) {
+        let lever = self.path().join(lever);
+        until("the lever is taken", || !lever.exists()).await;
+    }
+
     pub fn pull(&self, lever: &str) {
         let (name, value) = lever.split_once('=').unwrap_or((lever, ""));
         std::fs::write(self.dir.path().join(name), value).expect("the lever can be pulled");
@@ -102,6 +120,24 @@ impl Shop {
         let pid = std::fs::read_to_string(self.dir.path().join("pid")).expect("it has a pid");
         let killed = Command::new("kill").args(["-9", pid.trim()]).status();
         assert!(killed.expect("there is a kill").success());
+    }
+
+    /// Kills whatever still serves; the next one is started with [`Self::serve_again`].
+    pub fn crash(&self) {
+        let pid = std::fs::read_to_string(self.dir.path().join("pid")).unwrap_or_default();
+        // It may be gone already.
+        let _ = Command::new("kill")
+            .args(["-9", pid.trim()])
+            .stderr(Stdio::null())
+            .status();
+    }
+
+    /// Over HTTP: a process that serves, instead of the one there was.
+    pub async fn serve_again(&mut self) {
+        if self.http.take().is_some() {
+            std::fs::remove_file(self.dir.path().join("port")).expect("it had a port");
+            self.start().await;
+        }
     }
 
     /// Kills it, waits until it is gone, and starts another one.
@@ -122,13 +158,28 @@ impl Shop {
             .count()
     }
 
-    /// A number from the shop's own tables.
-    pub fn number(&self, sql: &str) -> i64 {
+    fn tables(&self) -> rusqlite::Connection {
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
         let shop = rusqlite::Connection::open_with_flags(self.dir.path().join("shop.db"), flags)
             .expect("the database is there");
         shop.busy_timeout(Duration::from_secs(10))
             .expect("it can wait");
+        shop
+    }
+
+    /// What was ordered.
+    pub fn items(&self) -> Vec<String> {
+        let shop = self.tables();
+        let select = shop.prepare("SELECT item FROM orders");
+        let mut select = select.expect("there are orders");
+        let items = select.query_map([], |row| row.get(0));
+        let items = items.expect("they can be read");
+        items.map(|item| item.expect("a text")).collect()
+    }
+
+    /// A number from the shop's own tables.
+    pub fn number(&self, sql: &str) -> i64 {
+        let shop = self.tables();
         shop.query_row(sql, [], |row| row.get(0))
             .expect("it is a number")
     }

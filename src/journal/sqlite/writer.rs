@@ -4,9 +4,10 @@
 use std::{
     sync::{
         Mutex, PoisonError,
-        mpsc::{Receiver, Sender, channel},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
@@ -16,6 +17,10 @@ use crate::journal::store::Stored;
 
 /// How many writes share a transaction at most: the first of them waits for the last.
 const GROUP: usize = 1024;
+
+/// How long the thread stays awake for the next order. Who has just been answered often has one after
+/// some microseconds, and to wake a thread takes longer than to look.
+const AWAKE_FOR: Duration = Duration::from_micros(30);
 
 /// The way to the writing thread.
 pub(super) struct Writer {
@@ -124,7 +129,7 @@ impl Drop for Writer {
 fn serve(mut book: Book, orders: &Receiver<Order>, place: Place) {
     let mut closing = None;
     while closing.is_none()
-        && let Ok(order) = orders.recv()
+        && let Some(order) = next_order(orders)
     {
         let mut group = Vec::new();
         closing = take(order, &mut group);
@@ -139,6 +144,19 @@ fn serve(mut book: Book, orders: &Receiver<Order>, place: Place) {
     if let Some(done) = closing {
         let _ = done.send(());
     }
+}
+
+/// Waits for an order; none comes where all senders are gone.
+fn next_order(orders: &Receiver<Order>) -> Option<Order> {
+    let began = Instant::now();
+    while began.elapsed() < AWAKE_FOR {
+        match orders.try_recv() {
+            Ok(order) => return Some(order),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => std::hint::spin_loop(),
+        }
+    }
+    orders.recv().ok()
 }
 
 fn take(order: Order, group: &mut Vec<Box<dyn Write>>) -> Option<oneshot::Sender<()>> {

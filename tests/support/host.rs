@@ -11,17 +11,17 @@ use std::{
 use mcp_supervisor::{Era, ToolContract};
 use serde_json::{Value, json};
 
-use crate::support::{HARD, example, world::World};
+use super::{HARD, example, world::World};
 
 /// A host process. Dropped, it is killed.
-pub(super) struct HostProcess {
+pub struct HostProcess {
     child: Child,
     orders: ChildStdin,
     lines: Receiver<Value>,
 }
 
 /// What a host is started with.
-pub(super) fn options(world: &World, contract: &ToolContract) -> Value {
+pub fn options(world: &World, contract: &ToolContract) -> Value {
     let mut options = json!({
         "journal": journal_of(world),
         "era": match world.era { Era::Discover => "discover", _ => "initialize" },
@@ -46,13 +46,20 @@ pub(super) fn options(world: &World, contract: &ToolContract) -> Value {
     options
 }
 
-pub(super) fn journal_of(world: &World) -> PathBuf {
+pub fn journal_of(world: &World) -> PathBuf {
     world.bed.file("journal.sqlite")
 }
 
 impl HostProcess {
-    /// Starts a host and waits until it has opened its journal and its connection.
-    pub(super) fn start(options: &Value) -> Self {
+    /// Starts a host and waits until it has opened its journal and its connections.
+    pub fn start(options: &Value) -> Self {
+        let mut host = Self::begin(options);
+        host.until(|line| line["event"] == "open");
+        host
+    }
+
+    /// Starts a host.
+    pub fn begin(options: &Value) -> Self {
         let mut child = Command::new(example("journal_host"))
             .arg(options.to_string())
             .stdin(Stdio::piped())
@@ -70,21 +77,19 @@ impl HostProcess {
                 }
             }
         });
-        let mut host = Self {
+        Self {
             child,
             orders,
             lines,
-        };
-        host.until(|line| line["event"] == "open");
-        host
+        }
     }
 
-    pub(super) fn order(&mut self, order: &Value) {
+    pub fn order(&mut self, order: &Value) {
         writeln!(self.orders, "{order}").expect("the host reads");
     }
 
     /// The next line for which `wanted` holds.
-    pub(super) fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             match self.lines.recv_timeout(HARD) {
                 Ok(line) if wanted(&line) => return line,
@@ -96,13 +101,13 @@ impl HostProcess {
     }
 
     /// Gives an order and waits for its answer.
-    pub(super) fn ask(&mut self, order: Value) -> Value {
+    pub fn ask(&mut self, order: Value) -> Value {
         self.order(&order);
         self.until(|line| line["did"] == order["do"])
     }
 
     /// What is not settled.
-    pub(super) fn listed(&mut self) -> Vec<Value> {
+    pub fn listed(&mut self) -> Vec<Value> {
         let mut answer = self.ask(json!({"do": "list"}));
         match answer["operations"].take() {
             Value::Array(records) => records,
@@ -110,21 +115,39 @@ impl HostProcess {
         }
     }
 
-    /// Stops it as it is, or lets it go on.
-    pub(super) fn signal(&self, signal: &str) {
+    /// The next line, or none where the host has ended.
+    pub fn next(&mut self) -> Option<Value> {
+        match self.lines.recv_timeout(HARD) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Timeout) => panic!("the host tells nothing"),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// SIGSTOP: it does nothing more, and does not know.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT: it goes on as if nothing had been.
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args([signal, &pid]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "kill {signal}");
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.is_ok_and(|s| s.success()), "kill {signal} {pid}");
     }
 
     /// SIGKILL, and the end is waited for.
-    pub(super) fn kill(mut self) {
+    pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
     /// Ends it in good order.
-    pub(super) fn close(mut self) {
+    pub fn close(mut self) {
         self.order(&json!({"do": "close"}));
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while self
