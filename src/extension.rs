@@ -20,6 +20,39 @@ pub const IDEMPOTENCY_KEY: &str = "dev.mcp-supervisor/idempotency-key";
 /// The request that asks for the receipt of a tool and a key.
 pub const LOOK_UP: &str = "dev.mcp-supervisor/receipts/get";
 
+/// The entry of a result's `_meta` that says that the operation is not over by this result: what it
+/// waits for, as an [`Open`].
+pub const UNSETTLED: &str = "dev.mcp-supervisor/unsettled";
+
+/// Why a result does not end its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Open {
+    /// This call did not begin, and changed nothing. An earlier one under its key may have.
+    Busy,
+    /// It runs, begun by this call or by an earlier one.
+    Working,
+    /// The server cannot establish what became of it.
+    OutcomeUnknown,
+    /// A reason of a later version.
+    #[serde(other)]
+    Other,
+}
+
+impl Open {
+    /// The word that stands in the entry.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Working => "working",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Other => "unsettled",
+        }
+    }
+}
+
 /// The version of the extension that this crate speaks.
 pub const VERSION: u32 = 1;
 

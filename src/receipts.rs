@@ -45,7 +45,7 @@ pub use ledger::{Ledger, LedgerError, LedgerFuture, Settled, Swept};
 pub use long::{End, LastWrites, LongTool, LongWork, LongWorkError, Work};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresHandling, PostgresLedger, PostgresSettings};
-pub use principal::{Asked, Authorised, Denial, FixedScope, Principal};
+pub use principal::{Asked, Authorised, Denial, FixedScope, OverHttp, Principal, bearer};
 pub use receipt::{Conflict, Receipt, Standing};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteLedger, SqliteSettings};

@@ -5,6 +5,7 @@ mod support;
 
 use std::time::Duration;
 
+use mcp_supervisor::journal::{Journal, JournalSettings, MemoryStore, State};
 use mcp_supervisor::{
     CallError, Connection, ConnectionSpec, CustomCall, Era, Outcome, OwnedConnection, Page,
     Supervisor, TaskAwait, ToolAnswer, ToolCall, ToolContract, What,
@@ -17,6 +18,7 @@ use support::{
     bounded, initialize,
     rig::{WIRES, Wire, eras, side_by_side},
     shop::{Shop, key},
+    until,
 };
 
 const LOOK_UPS: &str = "request dev.mcp-supervisor/receipts/get";
@@ -243,13 +245,16 @@ async fn after_the_retention_nothing_is_repeated() {
 }
 
 #[tokio::test]
-async fn a_contract_without_a_key_repeats_nothing() {
+async fn a_key_that_nobody_gave_is_minted_once_for_all_attempts() {
     bounded(async {
         let shop = Shop::open(Wire::Stdio, &initialize(), &["die-before"]).await;
         let (supervisor, connection) = open(trusting(&shop)).await;
         let call = ToolCall::new("create_order", json!({ "item": "lamp" }));
-        assert_eq!(unsettled(&connection, call).await, Some(Unsettled::NoKey));
-        assert_eq!(shop.received("call create_order"), 1);
+        let answer = connection.call_tool(call).await.unwrap();
+        let key = answer.key().expect("its contract needs one").as_str();
+        assert_eq!(shop.received(&format!("call create_order {key}")), 2);
+        assert_eq!(shop.received("call create_order"), 2);
+        assert_eq!(shop.number("SELECT count(*) FROM orders"), 1);
         let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;
@@ -422,6 +427,60 @@ async fn a_lost_task_handle_is_found_by_the_look_up() {
             shop.number("SELECT count(DISTINCT number) FROM counted"),
             40
         );
+        let _ = supervisor.shutdown(Duration::from_secs(5)).await;
+    })
+    .await;
+}
+
+/// A connection whose calls are recorded.
+async fn recorded(spec: ConnectionSpec) -> (Supervisor, OwnedConnection, Journal) {
+    let journal = Journal::new(MemoryStore::new(), JournalSettings::default());
+    let builder = Supervisor::builder().journal(journal.clone());
+    let supervisor = builder.start().await.unwrap();
+    let connection = supervisor.open("shop", spec).await.unwrap();
+    (supervisor, connection, journal)
+}
+
+async fn state(journal: &Journal, answer: &ToolAnswer) -> State {
+    let record = journal.show(answer.operation()).await.unwrap();
+    record.expect("it is recorded").state
+}
+
+#[tokio::test]
+async fn a_result_that_settles_nothing_is_not_kept_as_the_answer() {
+    side_by_side(eras(), async |era| {
+        let shop = Shop::open(Wire::Stdio, &era, &[]).await;
+        let spec = trusting(&shop).contract("count", ToolContract::Receipts);
+        let (supervisor, connection, journal) = recorded(spec).await;
+
+        // The server has started, and somebody else has its database for longer than its bound.
+        connection.list_tools(Page::first()).await.unwrap();
+        let lock = shop.lock();
+        let busy = connection.call_tool(order()).await.unwrap();
+        assert_eq!(said(&busy, "status"), "busy");
+        assert_eq!(state(&journal, &busy).await, State::Rejected);
+        drop(lock);
+        let done = connection.call_tool(order()).await.unwrap();
+        assert_eq!(said(&done, "status"), "completed", "its key was free");
+        assert_eq!(state(&journal, &done).await, State::Succeeded);
+        assert_eq!(shop.number("SELECT count(*) FROM orders"), 1);
+
+        // Long work on a session without tasks is answered with its handle.
+        let count = || {
+            let call = ToolCall::new("count", json!({ "to": 3 }));
+            call.idempotency_key(key("count-1"))
+        };
+        let begun = connection.call_tool(count()).await.unwrap();
+        assert_eq!(said(&begun, "status"), "in_progress");
+        assert_eq!(state(&journal, &begun).await, State::OutcomeUnknown);
+        until("it has counted", || {
+            shop.number("SELECT count(*) FROM mcp_receipts_work") == 0
+        })
+        .await;
+        let end = connection.call_tool(count()).await.unwrap();
+        assert_eq!(said(&end, "status"), "completed");
+        assert_eq!(state(&journal, &begun).await, State::Succeeded);
+        assert_eq!(shop.number("SELECT count(*) FROM begun"), 1);
         let _ = supervisor.shutdown(Duration::from_secs(5)).await;
     })
     .await;

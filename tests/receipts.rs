@@ -68,7 +68,10 @@ impl Shop {
 }
 
 async fn serve(setting: &Setting) -> Served {
-    let server = Orders::new(setting);
+    over(Orders::new(setting)).await
+}
+
+async fn over(server: Orders) -> Served {
     let (ledger, handled) = (server.ledger.clone(), Arc::clone(&server.handled));
     let (here, there) = tokio::io::duplex(1 << 20);
     tokio::spawn(async move {
@@ -588,6 +591,184 @@ async fn the_tool_tells_its_callers_how_its_key_works_and_answers_by_its_schema(
             assert!(output.is_valid(&answer), "{answer}");
         }
         assert!(!output.is_valid(&json!({"status": "fine"})));
+    })
+    .await;
+}
+
+/// The thread that writes is held by another call's handler, not by another process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_behind_a_slow_handler_is_busy_at_its_bound_and_is_never_run() {
+    bounded(async {
+        let shop = Shop::new();
+        let served = serve(&Setting {
+            begin: Duration::from_millis(300),
+            ..shop.setting()
+        })
+        .await;
+        let gate = shop.path("gate");
+        let peer = served.client.peer().clone();
+        let item = format!("waits:{}", gate.display());
+        let slow = tokio::spawn(async move {
+            let arguments = json!({"idempotency_key": "slow", "item": item});
+            let arguments: Map<String, Value> = serde_json::from_value(arguments).expect("a map");
+            let call = CallToolRequestParams::new("create_order").with_arguments(arguments);
+            peer.call_tool(call).await.expect("an answer")
+        });
+        let begun = shop.path("gate.begun");
+        until("the slow one has begun", || begun.exists()).await;
+        let behind = call(&served.client, "k", "lamp").await;
+        assert_eq!(behind["status"], "busy", "{behind}");
+        assert_eq!(behind["retryable"], true);
+        std::fs::write(&gate, "").expect("the gate opens");
+        let slow = slow.await.expect("no panic").structured_content;
+        assert_eq!(slow.expect("content")["status"], "completed");
+        // The thread has gone on to this, and so past the one that was given up.
+        let again = call(&served.client, "k", "lamp").await;
+        assert_eq!(again["status"], "completed");
+        assert_eq!(again["replayed"], false, "nothing was kept of it");
+        assert_eq!(shop.orders(), 2);
+        assert_eq!(served.handled.load(Ordering::SeqCst), 2);
+    })
+    .await;
+}
+
+/// The bounds are the caller's to choose; none of them ends the thread that writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn bounds_without_an_end_are_taken() {
+    bounded(async {
+        let shop = Shop::new();
+        let served = serve(&Setting {
+            begin: Duration::MAX,
+            wait: Duration::MAX,
+            kept: Duration::MAX,
+            tombstones: Duration::MAX,
+            ..shop.setting()
+        })
+        .await;
+        assert_eq!(
+            call(&served.client, "k", "lamp").await["status"],
+            "completed"
+        );
+        assert_eq!(call(&served.client, "k", "lamp").await["replayed"], true);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_sweep_is_followed_by_another_one_before_its_time() {
+    bounded(async {
+        let shop = Shop::new();
+        let mut settings = SqliteSettings::default();
+        settings.sweep_every = Duration::from_secs(2);
+        settings.sweep_at_most = 1;
+        let setting = Setting {
+            kept: Duration::from_millis(1),
+            ..shop.setting()
+        };
+        drop(orders::ledger(&setting));
+        let ledger = SqliteLedger::open(shop.path("orders.db"), settings).expect("a ledger");
+        let served = over(Orders::over(ledger, &setting)).await;
+        for n in 0..30 {
+            call(&served.client, &format!("k{n}"), "lamp").await;
+        }
+        // One each two seconds would take a minute.
+        until("all answers are swept", || {
+            shop.count("SELECT count(*) FROM mcp_receipts WHERE state = 1") == 0
+        })
+        .await;
+        let late = call(&served.client, "k0", "lamp").await;
+        assert_eq!(late["status"], "expired");
+        assert_eq!(shop.orders(), 30);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_database_keeps_nothing_and_says_so() {
+    bounded(async {
+        let shop = Shop::new();
+        let served = serve(&shop.setting()).await;
+        pages(&served.ledger, "page_count() + 30").await;
+        let large = "x".repeat(50_000);
+        let mut full = None;
+        for n in 0..10 {
+            let key = format!("k{n}");
+            let answer = call(&served.client, &key, &large).await;
+            if answer["status"] != "completed" {
+                full = Some((key, answer));
+                break;
+            }
+        }
+        let (key, answer) = full.expect("thirty pages do not hold ten times 100 kB");
+        assert_eq!(answer["status"], "failed", "{answer}");
+        let orders = shop.orders();
+        let receipts = "SELECT count(*) FROM mcp_receipts";
+        assert_eq!(shop.count(receipts), orders, "both stand, or neither");
+
+        pages(&served.ledger, "1000000").await;
+        let again = call(&served.client, &key, &large).await;
+        assert_eq!(again["status"], "completed", "its key is free");
+        assert_eq!(again["replayed"], false);
+        assert_eq!(shop.orders(), orders + 1);
+    })
+    .await;
+}
+
+/// Bounds the pages of the database for the ledger's connection.
+async fn pages(ledger: &SqliteLedger, most: &str) {
+    let sql = match most.strip_prefix("page_count() + ") {
+        None => format!("SELECT {most}"),
+        Some(more) => format!("SELECT page_count + {more} FROM pragma_page_count"),
+    };
+    let bounded = ledger.transaction(move |transaction| {
+        let most: i64 = transaction
+            .query_row(&sql, [], |row| row.get(0))
+            .expect("a number");
+        let pragma = format!("PRAGMA max_page_count = {most}");
+        let set = transaction.query_row(&pragma, [], |row| row.get::<_, i64>(0));
+        set.map_err(|error| LedgerError::Unavailable(error.to_string().into()))
+    });
+    bounded.await.expect("a bound");
+}
+
+/// The system refuses to write the commit, with an error that says nothing of what was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_breaks_is_unknown_and_settled_by_the_same_key() {
+    bounded(async {
+        let shop = Shop::new();
+        let database = shop.path("orders.db");
+        drop(orders::ledger(&shop.setting()));
+        let mut command = Command::new("bash");
+        // No file of its may grow beyond 600 blocks of 1024 bytes.
+        let limited = r#"trap '' XFSZ; ulimit -f 600; exec "$0" "$@""#;
+        command.args(["-c", limited]).arg(example("receipt_server"));
+        command.arg(&database).args(["1", "Never"]);
+        let client = ().serve(TokioChildProcess::new(command).expect("a process")).await;
+        let client = client.expect("a server");
+        let large = "x".repeat(50_000);
+        let mut broken = None;
+        for n in 0..20 {
+            let key = format!("k{n}");
+            let answer = call(&client, &key, &large).await;
+            if answer["status"] != "completed" {
+                broken = Some((key, answer));
+                break;
+            }
+        }
+        let (key, answer) = broken.expect("600 kB do not hold twenty times 100 kB");
+        assert_eq!(answer["status"], "outcome_unknown", "{answer}");
+        assert!(answer["next_action"].is_string());
+        assert!(answer["operation_id"].is_string());
+        let _ = client.cancel().await;
+
+        let restarted = serve(&shop.setting()).await;
+        let before = shop.orders();
+        let again = call(&restarted.client, &key, &large).await;
+        assert_eq!(again["status"], "completed");
+        let ran = i64::from(again["replayed"] == false);
+        assert_eq!(shop.orders(), before + ran, "it stands once");
+        let receipts = "SELECT count(*) FROM mcp_receipts";
+        assert_eq!(shop.count(receipts), shop.orders());
     })
     .await;
 }

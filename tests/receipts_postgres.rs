@@ -375,6 +375,37 @@ async fn answers_become_tombstones_that_refuse_the_key_and_are_removed_in_the_en
     .await;
 }
 
+/// Nobody calls the sweep, and a full one does not wait for its turn.
+#[tokio::test]
+async fn the_ledger_sweeps_by_itself_until_nothing_is_left_to_sweep() {
+    let Some(schema) = shop().await else { return };
+    bounded(async {
+        let mut settings = PostgresSettings::default();
+        settings.sweep_every = Duration::from_secs(2);
+        settings.sweep_at_most = 1;
+        let ledger = PostgresLedger::open(schema.pool(8), settings).await;
+        let ledger = ledger.expect("the ledger opens");
+        let short = definition().kept_for(Duration::from_millis(1), Duration::from_secs(3600));
+        let desk = Desk::open(&[&ordering(&ledger, short, scope("acme"), |_| Ok(()))]).await;
+        for n in 0..30 {
+            desk.call("order", &format!("k-{n}"), json!({"item": "tea"}))
+                .await;
+        }
+        let kept = "SELECT count(*) FROM mcp_receipts WHERE state = 'settled'";
+        // One each two seconds would take a minute.
+        let swept = async {
+            while schema.number(kept).await > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let swept = tokio::time::timeout(Duration::from_secs(30), swept).await;
+        swept.expect("all answers are swept");
+        assert_eq!(schema.number(RECEIPTS).await, 30, "each key is refused");
+        assert_eq!(schema.number(ORDERS).await, 30);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn tables_of_a_newer_program_are_refused_and_hosts_that_start_at_once_make_them_once() {
     let Some(schema) = shop().await else { return };

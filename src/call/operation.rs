@@ -14,6 +14,7 @@ use super::{
     },
     contract::Schema,
     journaled::Journaled,
+    receipts::open,
     rounds::Rounds,
 };
 use crate::{
@@ -21,6 +22,7 @@ use crate::{
     error::{CallError, Failed, NotSent, NotSentReason, Rejected, Unknown, Unsettled, Wait},
     event::{Ended, Ground, What},
     evidence::{Outcome, retry_after_seconds},
+    extension::Open,
     operation::{AttemptId, Generation, IdempotencyKey, OperationId, OperationKind, TaskHandle},
     policy::{Decision, Situation, ToolContract, decide},
     spec::Overload,
@@ -169,14 +171,21 @@ impl Operation<'_> {
                     generation,
                     asked,
                 }) => {
-                    let attempts = self.attempts;
-                    return Ok(Done {
-                        result,
-                        generation,
-                        asked,
-                        attempts,
-                        looked_up: false,
-                    });
+                    let busy = open(&contract, &result) == Some(Open::Busy);
+                    match unknown.take_if(|_| busy) {
+                        // It says that it changed nothing, and not what became of the one before.
+                        Some(before) => before,
+                        None => {
+                            let attempts = self.attempts;
+                            return Ok(Done {
+                                result,
+                                generation,
+                                asked,
+                                attempts,
+                                looked_up: false,
+                            });
+                        }
+                    }
                 }
                 Err(without) => without,
             };

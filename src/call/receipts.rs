@@ -15,7 +15,9 @@ use super::{
 use crate::{
     error::{CallError, InvalidRequest, Unsettled},
     event::What,
-    extension::{IDEMPOTENCY_KEY, LOOK_UP, LookUp, Receipt, ReceiptState},
+    evidence::Outcome,
+    extension::{IDEMPOTENCY_KEY, LOOK_UP, LookUp, Open, Receipt, ReceiptState, UNSETTLED},
+    journal::{Fact, Failure, Settler},
     operation::{Budget, Generation, IdempotencyKey, OperationKind},
     policy::{Receipts, ToolContract},
     session::IfDeclared,
@@ -40,6 +42,29 @@ pub(super) fn check_meta(
     match contract {
         ToolContract::Receipts if !same => Err(InvalidRequest::KeyConflict),
         _ => Ok(()),
+    }
+}
+
+/// Why a result does not end its operation, where the contract relies on what the server says of that.
+pub(super) fn open(contract: &ToolContract, result: &ServerResult) -> Option<Open> {
+    let (ToolContract::Receipts, ServerResult::CallToolResult(result)) = (contract, result) else {
+        return None;
+    };
+    let said = result.meta.as_ref()?.get(UNSETTLED)?;
+    Some(serde_json::from_value(said.clone()).unwrap_or(Open::Other))
+}
+
+/// What is recorded of a result that does not end its operation.
+pub(super) fn open_fact(open: Open, attempts: u32, by: Settler) -> Fact {
+    let outcome = match open {
+        // Of the only attempt the server says that it changed nothing.
+        Open::Busy if attempts <= 1 => Outcome::Rejected,
+        Open::Busy | Open::Working | Open::OutcomeUnknown | Open::Other => Outcome::Unknown,
+    };
+    Fact::Without {
+        outcome,
+        failure: Failure::new(open.as_str()),
+        by,
     }
 }
 

@@ -6,6 +6,7 @@ use super::{
     ToolAnswer, about,
     answer::Body,
     operation::{Done, Operation, is_tool_error},
+    receipts::{open, open_fact},
 };
 use crate::{
     connection::Line,
@@ -39,6 +40,9 @@ impl Operation<'_> {
                 attempts: done.attempts,
             },
         };
+        if let Some(open) = open(self.contract(), &done.result) {
+            return open_fact(open, done.attempts, by);
+        }
         match result_fact(journal, &done.result, by.clone()) {
             Some(fact) => fact,
             None => match &done.result {

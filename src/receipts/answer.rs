@@ -12,9 +12,12 @@ use serde_json::Value;
 use super::{
     definition::Terms,
     failure::Refusal,
-    receipt::{Conflict, Receipt, Standing},
+    receipt::{Conflict, LATEST, Receipt, Standing, time},
 };
-use crate::operation::OperationId;
+use crate::{
+    extension::{Open, UNSETTLED},
+    operation::OperationId,
+};
 
 /// The longest result that the text repeats, in bytes of JSON. It is for clients that read no
 /// structured content, and a page is as much as such a text may cost.
@@ -244,6 +247,10 @@ impl Answer {
         let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
         result.structured_content = Some(structured);
         result.is_error = Some(is_error);
+        if let Some(open) = open(wire.status) {
+            let meta = result.meta.get_or_insert_default();
+            meta.insert(UNSETTLED.to_owned(), open.as_str().into());
+        }
         result
     }
 
@@ -297,10 +304,29 @@ impl Answer {
     }
 }
 
+/// Whether an operation goes on after an answer that says this.
+fn open(status: Status) -> Option<Open> {
+    match status {
+        Status::Busy => Some(Open::Busy),
+        Status::InProgress => Some(Open::Working),
+        Status::OutcomeUnknown => Some(Open::OutcomeUnknown),
+        Status::Completed
+        | Status::Refused
+        | Status::Failed
+        | Status::Cancelled
+        | Status::Conflict
+        | Status::Expired
+        | Status::Denied
+        | Status::Invalid => None,
+    }
+}
+
 fn kept(mut wire: Wire<Value>, receipt: &Receipt, replayed: bool, terms: &Terms) -> Wire<Value> {
     wire = wire.of(receipt.id);
     wire.replayed = replayed;
-    let until = humantime::format_rfc3339_seconds(receipt.answered_until).to_string();
+    // Settled later, it is kept for longer than it was at first.
+    let until = receipt.answered_until.min(time(LATEST));
+    let until = humantime::format_rfc3339_seconds(until).to_string();
     let key = &terms.key_argument;
     match &receipt.standing {
         Standing::Running => wire.next(true, terms.running()),

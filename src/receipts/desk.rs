@@ -323,7 +323,8 @@ fn invalid(message: impl Into<String>) -> ErrorData {
 }
 
 fn unreadable(error: LedgerError) -> ErrorData {
-    ErrorData::internal_error(error.to_string(), None)
+    tracing::warn!(%error, "a ledger could not be read or written for a look-up");
+    ErrorData::internal_error(error.for_callers(), None)
 }
 
 fn broken() -> ErrorData {

@@ -32,6 +32,19 @@ pub trait Ledger: Send + Sync + 'static {
     fn sweep(&self, at_most: usize) -> LedgerFuture<'_, Swept>;
 }
 
+impl LedgerError {
+    /// What a caller of a tool is told. The words of a database can name its places and quote its rows.
+    pub(crate) fn for_callers(&self) -> &'static str {
+        match self {
+            Self::Busy => "the server's ledger is busy; nothing was changed",
+            Self::Unclear(_) => "whether the server's ledger was written cannot be established",
+            Self::Newer { .. } | Self::Corrupt(_) | Self::Closed | Self::Unavailable(_) => {
+                "the server's ledger cannot be used; nothing was changed"
+            }
+        }
+    }
+}
+
 /// What became of a word about an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settled {

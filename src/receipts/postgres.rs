@@ -6,7 +6,14 @@ mod rows;
 mod run;
 mod schema;
 
-use std::{fmt, future::Future, marker::PhantomData, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use deadpool_postgres::{Client, Pool, Transaction};
 use rmcp::schemars::JsonSchema;
@@ -41,6 +48,9 @@ pub type PostgresHandling<'a, O> = Pin<Box<dyn Future<Output = Result<O, Failure
 #[derive(Clone)]
 pub struct PostgresLedger(Arc<Shared>);
 
+/// When a full sweep is followed by another one. In between, calls have the pool.
+const SWEEP_AGAIN: Duration = Duration::from_millis(50);
+
 pub(crate) struct Shared {
     pool: Pool,
     settings: PostgresSettings,
@@ -57,14 +67,22 @@ pub struct PostgresSettings {
     pub statement_timeout: Duration,
     /// How long it is tried to find out whether a commit held whose answer was lost.
     pub settle_within: Duration,
+    /// How often what was kept long enough is removed, in the background.
+    pub sweep_every: Duration,
+    /// How many answers, and how many tombstones, one sweep removes at most. A full one is followed by
+    /// another one soon.
+    pub sweep_at_most: usize,
 }
 
 impl Default for PostgresSettings {
-    /// 30 s for a statement, and as long to settle a commit: a fail-over takes some ten seconds.
+    /// 30 s for a statement, and as long to settle a commit: a fail-over takes some ten seconds. A sweep
+    /// of 500 each minute.
     fn default() -> Self {
         Self {
             statement_timeout: Duration::from_secs(30),
             settle_within: Duration::from_secs(30),
+            sweep_every: Duration::from_secs(60),
+            sweep_at_most: 500,
         }
     }
 }
@@ -93,7 +111,9 @@ impl PostgresLedger {
         let mut client = shared.client(shared.settings.settle_within).await?;
         schema::migrate(&mut client).await?;
         drop(client);
-        Ok(Self(Arc::new(shared)))
+        let shared = Arc::new(shared);
+        tokio::spawn(sweep_in_turns(Arc::downgrade(&shared)));
+        Ok(Self(shared))
     }
 
     /// A tool whose handler gets the open transaction, behind a savepoint.
@@ -165,6 +185,30 @@ impl PostgresLedger {
     /// A connection, within a bound.
     pub(crate) async fn client(&self, within: Duration) -> Result<Client, LedgerError> {
         self.0.client(within).await
+    }
+}
+
+/// Removes what was kept long enough, until the last ledger is dropped. Between two sweeps it holds
+/// nothing of the ledger.
+async fn sweep_in_turns(shared: Weak<Shared>) {
+    let Some(settings) = shared.upgrade().map(|shared| shared.settings.clone()) else {
+        return;
+    };
+    let mut pause = settings.sweep_every;
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        pause = settings.sweep_every;
+        let most = settings.sweep_at_most;
+        match PostgresLedger(shared).sweep(most).await {
+            Ok(swept) if most > 0 && swept.answers.max(swept.tombstones) >= most => {
+                pause = pause.min(SWEEP_AGAIN);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "expired receipts were not removed"),
+        }
     }
 }
 

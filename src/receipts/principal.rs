@@ -1,7 +1,8 @@
 //! Who asks, by what the server authenticated and never by an argument.
 
-use std::{future::Future, pin::Pin};
+use std::{fmt, future::Future, pin::Pin};
 
+use http::{header::AUTHORIZATION, request::Parts};
 use rmcp::{RoleServer, service::RequestContext};
 use serde_json::{Map, Value};
 
@@ -57,6 +58,63 @@ impl Principal for FixedScope {
     fn authorise<'a>(&'a self, _: &'a RequestContext<RoleServer>, _: Asked<'a>) -> Authorised<'a> {
         Box::pin(std::future::ready(Ok(self.0.clone())))
     }
+}
+
+/// Whose call it is, by the head of the HTTP request that brought it: a server over streamable HTTP,
+/// where rmcp keeps that head in the request's extensions.
+///
+/// The function is asked for every call, and so it sees the header of this request and not that of the
+/// session's first. It sees as well what a layer in front of rmcp's service put into the head's
+/// extensions. A call that came over anything else than HTTP is denied.
+///
+/// ```
+/// use mcp_supervisor::receipts::{Denial, OverHttp, Scope, bearer};
+///
+/// # fn subject_of(token: &str) -> Option<Scope> { token.parse().ok() }
+/// let who = OverHttp(|head: &http::request::Parts| {
+///     // Checked here, or by a layer in front: a token that nobody checked says nothing.
+///     let subject = bearer(head).and_then(subject_of);
+///     subject.ok_or_else(|| Denial::new("the bearer token is missing or not valid"))
+/// });
+/// # let _: OverHttp<_> = who;
+/// ```
+#[derive(Clone)]
+pub struct OverHttp<F>(pub F);
+
+impl<F> Principal for OverHttp<F>
+where
+    F: Fn(&Parts) -> Result<Scope, Denial> + Send + Sync + 'static,
+{
+    fn authorise<'a>(
+        &'a self,
+        context: &'a RequestContext<RoleServer>,
+        _: Asked<'a>,
+    ) -> Authorised<'a> {
+        let scope = match context.extensions.get::<Parts>() {
+            Some(head) => (self.0)(head),
+            None => Err(Denial::new("the call did not come over HTTP")),
+        };
+        Box::pin(std::future::ready(scope))
+    }
+}
+
+impl<F> fmt::Debug for OverHttp<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OverHttp").finish_non_exhaustive()
+    }
+}
+
+/// The token of a request's one `Authorization: Bearer` header. `None` where there is no such header,
+/// more than one, or one of another scheme. It is not checked.
+#[must_use]
+pub fn bearer(head: &Parts) -> Option<&str> {
+    let mut said = head.headers.get_all(AUTHORIZATION).iter();
+    let (Some(one), None) = (said.next(), said.next()) else {
+        return None;
+    };
+    let (scheme, token) = one.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 /// Why a caller may not have an operation.

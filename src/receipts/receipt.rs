@@ -1,6 +1,6 @@
 //! A receipt: what was asked under a key, and what it came to.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -115,6 +115,15 @@ impl Receipt {
     }
 }
 
+/// The last moment that is kept or told, in milliseconds since 1970: RFC 3339 has no year after 9999.
+pub(crate) const LATEST: i64 = 253_402_300_799_000;
+
+/// A moment after another one, and the last one where that is beyond it.
+pub(crate) fn later(from: SystemTime, by: Duration) -> SystemTime {
+    let last = time(LATEST);
+    from.checked_add(by).map_or(last, |moment| moment.min(last))
+}
+
 /// Milliseconds since 1970.
 pub(crate) fn millis(at: SystemTime) -> i64 {
     let since = at.duration_since(SystemTime::UNIX_EPOCH);
@@ -126,7 +135,7 @@ pub(crate) fn millis(at: SystemTime) -> i64 {
 /// The time that many milliseconds after 1970.
 pub(crate) fn time(millis: i64) -> SystemTime {
     let millis = u64::try_from(millis).unwrap_or(0);
-    let since = std::time::Duration::from_millis(millis);
+    let since = Duration::from_millis(millis);
     SystemTime::UNIX_EPOCH
         .checked_add(since)
         .unwrap_or(SystemTime::UNIX_EPOCH)

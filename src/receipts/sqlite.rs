@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use self::{
     effect::{Done, Handler},
-    writer::{Begun, Job},
+    writer::{Begun, Job, Turn},
 };
 use super::{
     answer::{Answer, NotKept},
@@ -43,6 +43,10 @@ use crate::operation::OperationId;
 /// How many calls wait at most. Beyond it a call is busy at once: at the slowest commits that are
 /// usual, the last of these would have waited for its bound anyway.
 const QUEUE: usize = 1024;
+
+/// The longest that a call waits to begin, whatever its tool says: longer than any client does, and
+/// short enough to be added to any point in time.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Receipts in SQLite. Cheap to clone: clones are one ledger, with one thread that writes.
 #[derive(Clone)]
@@ -103,8 +107,7 @@ impl SqliteLedger {
     ///
     /// What keeps the database from being used.
     pub fn over(mut connection: Connection, settings: SqliteSettings) -> Result<Self, LedgerError> {
-        let prepared = connection.busy_timeout(settings.lock);
-        prepared.map_err(rows::failed)?;
+        rows::wait_for_locks(&connection, settings.lock).map_err(rows::failed)?;
         rows::prepare(&mut connection)?;
         let jobs = writer::start(connection, settings)?;
         Ok(Self {
@@ -207,7 +210,7 @@ impl SqliteLedger {
             let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
             let transaction = begun.map_err(rows::failed)?;
             let done = act(&transaction)?;
-            transaction.commit().map_err(rows::failed)?;
+            transaction.commit().map_err(rows::uncommitted)?;
             Ok(done)
         })
         .await
@@ -283,6 +286,23 @@ impl fmt::Debug for SqliteLedger {
     }
 }
 
+/// Waits for the answer of the thread that writes, and for its turn no longer than until then.
+async fn answered(
+    mut answer: oneshot::Receiver<Answer>,
+    turn: Turn,
+    until: Instant,
+    id: OperationId,
+) -> Answer {
+    let answered = match tokio::time::timeout_at(until.into(), &mut answer).await {
+        Ok(answered) => answered,
+        // The thread finds that out when it comes to it, and goes on to the next.
+        Err(_) if turn.take() => return Answer::Busy,
+        Err(_) => answer.await,
+    };
+    // The thread ends without a word only where the process does.
+    answered.unwrap_or(Answer::Unclear { id })
+}
+
 /// A handler and where its receipts go.
 struct Handled {
     ledger: SqliteLedger,
@@ -301,8 +321,11 @@ impl Runs for Handled {
     fn run(&self, arrival: Arrival, call: Call, terms: Arc<Terms>) -> Running {
         let (reply, answer) = oneshot::channel();
         let id = arrival.id;
+        let until = Instant::now() + terms.bounds.begin.min(LONGEST);
+        let turn = Turn::default();
         let begun = Begun {
-            until: Instant::now() + terms.bounds.begin,
+            until,
+            turn: turn.clone(),
             arrival,
             call,
             terms,
@@ -312,8 +335,7 @@ impl Runs for Handled {
         let sent = self.ledger.jobs.try_send(Job::Call(Box::new(begun)));
         Box::pin(async move {
             match sent {
-                // The thread ends without a word only where the process does.
-                Ok(()) => answer.await.unwrap_or(Answer::Unclear { id }),
+                Ok(()) => answered(answer, turn, until, id).await,
                 Err(TrySendError::Full(_)) => Answer::Busy,
                 Err(TrySendError::Disconnected(_)) => {
                     Answer::NotKept(NotKept::Failed(LedgerError::Closed.to_string()))

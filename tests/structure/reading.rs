@@ -68,12 +68,13 @@ const BANS: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that compute and do nothing else. What is below one of them is pure as well.
-pub(crate) const PURE: [&str; 7] = [
+pub(crate) const PURE: [&str; 8] = [
     "evidence",
     "policy",
     "connection::step",
     "supervisor::circuit",
     "journal::table",
+    "receipts::table",
     "receipts::outbox::table",
     "receipts::outbox::plan",
 ];

@@ -150,6 +150,17 @@ impl Shop {
         }
     }
 
+    /// Holds the lock of its database until it is dropped.
+    pub fn lock(&self) -> rusqlite::Connection {
+        let connection = rusqlite::Connection::open(self.dir.path().join("shop.db"));
+        let connection = connection.expect("it has a database");
+        let patience = connection.busy_timeout(Duration::from_secs(10));
+        patience.expect("a bound");
+        let begun = connection.execute_batch("BEGIN IMMEDIATE");
+        begun.expect("nobody else has it");
+        connection
+    }
+
     /// How many lines of what it received begin like this.
     pub fn received(&self, beginning: &str) -> usize {
         let text = std::fs::read_to_string(self.dir.path().join("received")).unwrap_or_default();

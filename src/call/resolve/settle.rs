@@ -16,6 +16,7 @@ use crate::{
         attempt::{Verdict, Without},
         journaled::Journaled,
         operation::{Done, Operation, admit},
+        receipts::{open, open_fact},
         recorded::{result_fact, why_unknown, without},
         rounds::Rounds,
     },
@@ -25,6 +26,7 @@ use crate::{
     },
     event::{Ground, What},
     evidence::{Outcome, retry_after_seconds},
+    extension::Open,
     journal::{Fact, Held, Journal, Kept, Record, Settler, State, StoreError},
     operation::{OperationKind, Resolve, TaskAwait, TaskHandle},
     session::Late,
@@ -285,6 +287,15 @@ impl<'a> Settling<'a> {
                 return Ok(Found::Resolution(found));
             }
         };
+        if let Some(open) = open(operation.contract(), &done.result) {
+            // An attempt before this one may have run, whatever this one says of itself.
+            append(operation, open_fact(open, u32::MAX, by)).await?;
+            let unsettled = match open {
+                Open::OutcomeUnknown => Unsettled::ReceiptUnknown,
+                _ => Unsettled::Spent,
+            };
+            return Err(self.unknown(operation, unsettled, None));
+        }
         let answer = operation.answer(done);
         if let Some(task) = answer.task() {
             let (task, kept) = (task.clone(), task.clone());

@@ -54,10 +54,13 @@ pub(super) struct Left {
     pub(super) row: Row,
 }
 
+/// The last writes, without the type of their result.
+type Writes = Box<dyn FnOnce(&Transaction<'_>) -> Result<Value, Failure> + Send>;
+
 /// What a work ends with.
 pub(super) enum Last {
     /// With writes, whose result it is.
-    Writes(Box<dyn FnOnce(&Transaction<'_>) -> Result<Value, Failure> + Send>),
+    Writes(Writes),
     /// With nothing to write.
     Standing(Standing),
 }

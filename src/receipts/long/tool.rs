@@ -155,7 +155,10 @@ impl LongTool {
             Ok(None) => refused(NotKept::Invalid(
                 "there is no such operation of this caller's".into(),
             )),
-            Err(error) => refused(NotKept::Failed(error.to_string())),
+            Err(error) => {
+                tracing::warn!(%error, "a ledger could not be read or written for a long work");
+                refused(NotKept::Failed(error.for_callers().to_owned()))
+            }
         }
     }
 

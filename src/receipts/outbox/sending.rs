@@ -20,6 +20,10 @@ use crate::{
 /// How often it looks for what the dispatcher of another process wrote.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// The longest that a call waits, whatever its tool says: longer than any client does, and short enough
+/// to be added to any point in time.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A handler that commits an intent, with the outbox that it is committed to.
 pub(super) struct Sending {
     pub(super) commits: Arc<dyn Runs>,
@@ -69,7 +73,7 @@ impl Shared {
         id: OperationId,
         within: Duration,
     ) -> Option<Receipt> {
-        let until = Instant::now() + within;
+        let until = Instant::now() + within.min(LONGEST);
         loop {
             let settled = self.settled.notified();
             tokio::pin!(settled);

@@ -10,7 +10,7 @@ use crate::{
         failure::Failure,
         identity::Arrival,
         ledger::LedgerError,
-        receipt::{Receipt, Standing, millis, time},
+        receipt::{Receipt, Standing, later, millis, time},
         table::{Access, Incoming, Row, row},
     },
 };
@@ -25,11 +25,9 @@ pub(super) fn now() -> i64 {
 
 /// Until when an answer is given out, and until when its key is refused.
 pub(super) fn kept_until(arrival: &Arrival) -> (i64, i64) {
-    let plus = |from: i64, duration: std::time::Duration| {
-        from.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
-    };
-    let answered = plus(millis(arrival.at), arrival.retention.answers);
-    (answered, plus(answered, arrival.retention.tombstones))
+    let answered = later(arrival.at, arrival.retention.answers);
+    let refused = later(answered, arrival.retention.tombstones);
+    (millis(answered), millis(refused))
 }
 
 /// The receipt that was just written.

@@ -129,11 +129,12 @@ impl One<'_> {
 
     /// Nobody said whether the commit held: the row does.
     async fn settle(&self) -> Result<Answer, LedgerError> {
-        let until = Instant::now() + self.ledger.settings().settle_within;
+        let began = Instant::now();
+        let within = self.ledger.settings().settle_within;
         loop {
             match self.look().await {
                 Ok(answer) => return Ok(answer),
-                Err(error) if Instant::now() + ASK_AGAIN >= until => {
+                Err(error) if began.elapsed() + ASK_AGAIN >= within => {
                     return Err(LedgerError::Unclear(error.to_string().into()));
                 }
                 Err(_) => sleep(ASK_AGAIN).await,

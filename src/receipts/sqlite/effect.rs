@@ -23,7 +23,7 @@ use super::{
         failure::Failure,
         identity::Arrival,
         ledger::LedgerError,
-        receipt::{Receipt, Standing, millis},
+        receipt::{Receipt, Standing, later, millis},
         table::{Access, Incoming, Row, row},
     },
     rows,
@@ -44,7 +44,8 @@ pub(super) enum Done {
 
 /// What keeps a call from an answer in this transaction.
 pub(super) enum Undone {
-    /// The transaction is over: somebody's statement rolled all of it back.
+    /// The transaction is over, or has to be: somebody's statement rolled all of it back, or a part of
+    /// it cannot be undone alone.
     Lost,
     /// The ledger's own statements fail. What the call did is rolled back.
     Ledger(LedgerError),
@@ -148,13 +149,19 @@ fn run(
         terms,
         handler,
     } = *asking;
-    let own = |sql: String| {
-        let ran = transaction.execute_batch(&sql);
-        ran.map_err(|error| undone(transaction, rows::failed(error)))
+    let save = || {
+        let saved = transaction.execute_batch(&format!("SAVEPOINT {CALL}"));
+        saved.map_err(|error| undone(transaction, rows::failed(error)))
     };
-    let undo = || own(format!("ROLLBACK TO {CALL}; RELEASE {CALL}"));
+    // Where one of these fails, what the call wrote is still in the transaction, and only with all of
+    // it does it go.
+    let whole = |sql: &str| {
+        let ran = transaction.execute_batch(sql);
+        ran.map_err(|_| Undone::Lost)
+    };
+    let undo = || whole(&format!("ROLLBACK TO {CALL}; RELEASE {CALL}"));
 
-    own(format!("SAVEPOINT {CALL}"))?;
+    save()?;
     let done = guard.handle(handler, transaction, &arrival.arguments, call);
     if transaction.is_autocommit() {
         return Err(Undone::Lost);
@@ -165,7 +172,7 @@ fn run(
             undo()?;
             match kept(failure, terms, call) {
                 Ok(standing) => {
-                    own(format!("SAVEPOINT {CALL}"))?;
+                    save()?;
                     standing
                 }
                 Err(answer) => return Ok(answer),
@@ -180,7 +187,7 @@ fn run(
         }
         return Err(undone);
     }
-    own(format!("RELEASE {CALL}"))?;
+    whole(&format!("RELEASE {CALL}"))?;
     Ok(Answer::Kept {
         receipt: Arc::new(receipt),
         replayed: false,
@@ -231,9 +238,7 @@ fn kept(failure: Failure, terms: &Terms, call: &Call) -> Result<Standing, Answer
 }
 
 fn receipt(arrival: &Arrival, standing: Standing) -> Receipt {
-    let answered_until = arrival.at.checked_add(arrival.retention.answers);
-    let answered_until = answered_until.unwrap_or(arrival.at);
-    let refused_until = answered_until.checked_add(arrival.retention.tombstones);
+    let answered_until = later(arrival.at, arrival.retention.answers);
     Receipt {
         id: arrival.id,
         identity: arrival.identity.clone(),
@@ -242,6 +247,6 @@ fn receipt(arrival: &Arrival, standing: Standing) -> Receipt {
         standing,
         at: arrival.at,
         answered_until,
-        refused_until: refused_until.unwrap_or(answered_until),
+        refused_until: later(answered_until, arrival.retention.tombstones),
     }
 }

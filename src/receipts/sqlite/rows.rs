@@ -1,6 +1,6 @@
 //! The ledger's tables, and every statement on them.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 
@@ -55,6 +55,25 @@ pub(in crate::receipts) fn failed(error: rusqlite::Error) -> LedgerError {
         Some(DatabaseBusy | DatabaseLocked) => LedgerError::Busy,
         _ => LedgerError::Unavailable(error.to_string().into()),
     }
+}
+
+/// What a commit that failed means. Where the error does not say that it was refused, its frames may
+/// be in the log, and a restart would find them.
+pub(in crate::receipts) fn uncommitted(error: rusqlite::Error) -> LedgerError {
+    use rusqlite::ErrorCode::{
+        ConstraintViolation, DatabaseBusy, DatabaseLocked, DiskFull, ReadOnly,
+    };
+    match error.sqlite_error_code() {
+        Some(ConstraintViolation | DatabaseBusy | DatabaseLocked | DiskFull | ReadOnly) => {
+            failed(error)
+        }
+        _ => LedgerError::Unclear(error.to_string().into()),
+    }
+}
+
+/// How long a statement waits for somebody else's lock. SQLite counts in milliseconds, in 31 bits.
+pub(super) fn wait_for_locks(connection: &Connection, bound: Duration) -> rusqlite::Result<()> {
+    connection.busy_timeout(bound.min(Duration::from_millis(i32::MAX.unsigned_abs().into())))
 }
 
 /// Makes the tables, or checks that they are known.

@@ -6,13 +6,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
-use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{
@@ -29,18 +30,37 @@ use super::{
     rows,
 };
 
+/// When a full sweep is followed by another one. In between, calls have the lock.
+const SWEEP_AGAIN: Duration = Duration::from_millis(50);
+
+/// A thing to do with the connection.
+type Ask = Box<dyn FnOnce(&mut Connection) + Send>;
+
 /// What the thread is given to do.
 pub(super) enum Job {
     /// A call of a tool.
     Call(Box<Begun>),
     /// Anything else, in a transaction of its own or in none.
-    Ask(Box<dyn FnOnce(&mut Connection) + Send>),
+    Ask(Ask),
+}
+
+/// Who has a call that waits: the thread that is to run it, or the caller who has waited for long
+/// enough. The first one who takes it.
+#[derive(Clone, Default)]
+pub(super) struct Turn(Arc<AtomicBool>);
+
+impl Turn {
+    /// Whether it was still there to be taken.
+    pub(super) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
 }
 
 /// A call that waits for its transaction.
 pub(super) struct Begun {
     /// When it is too late to begin.
     pub(super) until: Instant,
+    pub(super) turn: Turn,
     pub(super) arrival: Arrival,
     pub(super) call: Call,
     pub(super) terms: Arc<Terms>,
@@ -75,11 +95,12 @@ pub(super) fn start(
     let writer = Writer {
         connection,
         guard,
-        settings,
         jobs,
         calls: VecDeque::new(),
         asks: VecDeque::new(),
         swept: Instant::now(),
+        next_sweep: settings.sweep_every,
+        settings,
     };
     thread::Builder::new()
         .name("mcp-receipts".to_owned())
@@ -94,18 +115,17 @@ struct Writer {
     settings: SqliteSettings,
     jobs: Receiver<Job>,
     calls: VecDeque<Begun>,
-    asks: VecDeque<Box<dyn FnOnce(&mut Connection) + Send>>,
+    asks: VecDeque<Ask>,
     swept: Instant,
+    /// How long after that the next one is due.
+    next_sweep: Duration,
 }
 
 impl Writer {
     fn write(mut self) {
         loop {
             if self.calls.is_empty() {
-                let next = self
-                    .settings
-                    .sweep_every
-                    .saturating_sub(self.swept.elapsed());
+                let next = self.next_sweep.saturating_sub(self.swept.elapsed());
                 match self.jobs.recv_timeout(next) {
                     Ok(job) => self.sort(job),
                     Err(RecvTimeoutError::Timeout) => {}
@@ -122,7 +142,7 @@ impl Writer {
             if !self.calls.is_empty() {
                 self.group();
             }
-            if self.swept.elapsed() >= self.settings.sweep_every {
+            if self.swept.elapsed() >= self.next_sweep {
                 self.sweep();
             }
         }
@@ -146,13 +166,20 @@ impl Writer {
     /// Answers the calls that could not begin in time.
     fn late(&mut self) {
         let now = Instant::now();
-        while let Some(call) = self.calls.pop_front_if(|call| call.until <= now) {
+        if self.calls.iter().all(|call| call.until > now) {
+            return;
+        }
+        // Tools have bounds of their own: who came first is not who has to begin first.
+        let (late, waiting) = self.calls.drain(..).partition(|call| call.until <= now);
+        self.calls = waiting;
+        let late: VecDeque<Begun> = late;
+        for call in late {
             call.answer(Answer::Busy);
         }
     }
 
     fn borrow_lock_for(&self, bound: Duration) {
-        if let Err(error) = self.connection.busy_timeout(bound) {
+        if let Err(error) = rows::wait_for_locks(&self.connection, bound) {
             tracing::warn!(%error, "a receipts database takes no bound for its lock");
         }
     }
@@ -161,7 +188,7 @@ impl Writer {
     /// transaction of its own, so that one call's fault is its own.
     fn group(&mut self) {
         let began = Instant::now();
-        let first = self.calls.front().map(|call| call.until);
+        let first = self.calls.iter().map(|call| call.until).min();
         let bound = first.map_or(Duration::ZERO, |until| {
             until.saturating_duration_since(began)
         });
@@ -195,6 +222,9 @@ impl Writer {
                 }
             });
             let Some(call) = next else { break };
+            if !call.turn.take() {
+                continue;
+            }
             match perform(&transaction, &self.guard, &call.asking()) {
                 Ok(answer) => done.push((call, answer)),
                 Err(Undone::Ledger(error)) => {
@@ -207,65 +237,60 @@ impl Writer {
                 }
             }
         }
-        let committed = match lost {
-            None => transaction.commit().is_ok(),
+        let before = match lost {
+            None => match transaction.commit().map_err(rows::uncommitted) {
+                Ok(()) => {
+                    for (call, answer) in done {
+                        call.answer(answer);
+                    }
+                    return;
+                }
+                Err(LedgerError::Unclear(_)) => Before::Unclear,
+                Err(_) => Before::RolledBack,
+            },
             Some(_) => {
                 drop(transaction);
-                false
+                Before::RolledBack
             }
         };
-        if committed {
-            for (call, answer) in done {
-                call.answer(answer);
-            }
-            return;
-        }
         let again = done.into_iter().map(|(call, _)| call).chain(lost);
         for call in again.collect::<Vec<_>>() {
-            let answer = self.alone(&call);
+            let answer = self.alone(&call, before);
             call.answer(answer);
         }
     }
 
     /// Runs one call in a transaction of its own. Where an earlier transaction of its was committed
     /// after all, it finds the receipt.
-    fn alone(&mut self, call: &Begun) -> Answer {
+    fn alone(&mut self, call: &Begun, before: Before) -> Answer {
+        let id = call.arrival.id;
+        // What keeps it from being done now says nothing of what was done then.
+        let kept_from = |error: &LedgerError| match before {
+            Before::RolledBack => unavailable(error),
+            Before::Unclear => Answer::Unclear { id },
+        };
         self.borrow_lock_for(self.settings.lock);
         let begun = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate);
         let transaction = match begun.map_err(rows::failed) {
             Ok(transaction) => transaction,
-            // An earlier commit of its may have held, and nobody can look.
-            Err(_) => {
-                return Answer::Unclear {
-                    id: call.arrival.id,
-                };
-            }
+            Err(error) => return kept_from(&error),
         };
         let answer = match perform(&transaction, &self.guard, &call.asking()) {
             Ok(answer) => answer,
-            Err(Undone::Ledger(error)) => return unavailable(&error),
+            Err(Undone::Ledger(error)) => return kept_from(&error),
             Err(Undone::Lost) => return broke("The tool's own statement ended its transaction."),
         };
-        match transaction.commit() {
+        match transaction.commit().map_err(rows::uncommitted) {
             Ok(()) => answer,
             Err(error) => self.after_commit(call, &error),
         }
     }
 
     /// What became of a commit that failed: where the error does not say, the receipt does.
-    fn after_commit(&self, call: &Begun, error: &rusqlite::Error) -> Answer {
-        let refused = matches!(
-            error.sqlite_error_code(),
-            Some(
-                ErrorCode::ConstraintViolation
-                    | ErrorCode::DatabaseBusy
-                    | ErrorCode::DatabaseLocked
-                    | ErrorCode::DiskFull
-                    | ErrorCode::ReadOnly
-            )
-        );
+    fn after_commit(&self, call: &Begun, error: &LedgerError) -> Answer {
+        let refused = !matches!(error, LedgerError::Unclear(_));
         let id = call.arrival.id;
         tracing::warn!(operation = %id, refused, "a transaction with a receipt was not committed");
         if refused {
@@ -282,9 +307,11 @@ impl Writer {
         }
     }
 
-    /// Removes what was kept long enough. A full sweep is followed by another one soon.
+    /// Removes what was kept long enough. A full sweep is followed by another one soon, so that it keeps
+    /// up with however many calls there are.
     fn sweep(&mut self) {
         self.swept = Instant::now();
+        self.next_sweep = self.settings.sweep_every;
         // Whoever has the lock is not disturbed: there is another time.
         self.borrow_lock_for(Duration::ZERO);
         let begun = self
@@ -296,16 +323,29 @@ impl Writer {
             Ok(swept) => {
                 if let Err(error) = transaction.commit() {
                     tracing::warn!(%error, "expired receipts were not removed");
+                    return;
                 }
                 tracing::debug!(
                     answers = swept.answers,
                     tombstones = swept.tombstones,
                     "swept"
                 );
+                let most = self.settings.sweep_at_most;
+                if most > 0 && swept.answers.max(swept.tombstones) >= most {
+                    self.next_sweep = self.next_sweep.min(SWEEP_AGAIN);
+                }
             }
             Err(error) => tracing::warn!(%error, "expired receipts were not removed"),
         }
     }
+}
+
+/// What became of the transaction in which a call was run before.
+#[derive(Clone, Copy)]
+enum Before {
+    RolledBack,
+    /// It may have been committed.
+    Unclear,
 }
 
 fn unavailable(error: &LedgerError) -> Answer {
