@@ -276,6 +276,20 @@ pub fn kill(pid: i32) {
     assert!(status.is_ok_and(|s| s.success()), "kill {pid}");
 }
 
+/// Kills a process, if it still is one that was started for this directory: a number is given again.
+pub fn kill_if_of(pid: i32, directory: &Path) {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let command = String::from_utf8_lossy(&command);
+    if command.contains(&*directory.to_string_lossy()) {
+        // It may be gone meanwhile.
+        let mut kill = Command::new("kill");
+        let _ = kill
+            .args(["-KILL", &pid.to_string()])
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
 /// A fault server over HTTP. Dropped, it is killed.
 pub struct HttpServer {
     child: Child,
