@@ -6,6 +6,7 @@ mod attempt;
 mod contract;
 mod found;
 mod journaled;
+mod lasting;
 mod late;
 mod lists;
 mod notice;

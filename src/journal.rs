@@ -101,6 +101,7 @@ use tokio::sync::broadcast;
 pub(crate) use claim::FreeOnPanic;
 pub use error::JournalError;
 pub use memory::MemoryStore;
+pub(crate) use moment::written as moment;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresSettings, PostgresStore};
 pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
@@ -124,7 +125,8 @@ pub struct Journal(Arc<Shared>);
 struct Shared {
     store: Box<dyn Store>,
     settings: JournalSettings,
-    /// Told of each operation that came to rest here. One that waits and falls behind looks again.
+    /// Told of each operation that came to rest here, or was made a task of. One that waits and falls
+    /// behind looks again.
     rested: broadcast::Sender<OperationId>,
     sweeper: Sweeper,
     claims: claim::Claims,
@@ -296,6 +298,18 @@ impl Journal {
         operation: OperationId,
         within: Duration,
     ) -> Result<Option<Record>, StoreError> {
+        self.wait_until(operation, within, |record| rests(record.state))
+            .await
+    }
+
+    /// Waits as [`wait`](Self::wait) does, for what `enough` says. Of what it can say, the journal tells
+    /// those who wait that an operation came to rest, or that a task was made of it.
+    pub(crate) async fn wait_until(
+        &self,
+        operation: OperationId,
+        within: Duration,
+        enough: impl Fn(&Record) -> bool,
+    ) -> Result<Option<Record>, StoreError> {
         // Asked for before the first look, so that nothing comes to rest unseen in between.
         let mut rested = self.0.rested.subscribe();
         // A wait that no clock can tell the end of has none.
@@ -303,7 +317,7 @@ impl Journal {
         loop {
             let record = self.show(operation).await?;
             let over = until.is_some_and(|until| tokio::time::Instant::now() >= until);
-            if over || record.as_ref().is_none_or(|record| rests(record.state)) {
+            if over || record.as_ref().is_none_or(&enough) {
                 return Ok(record);
             }
             let look_again = async {

@@ -5,15 +5,19 @@ mod support;
 use std::{sync::atomic::Ordering, time::Duration};
 
 use mcp_supervisor::{
-    Limits, Outcome, Page, Supervisor, ToolCall, ToolContract, error::NotSentReason,
-    journal::State, operation::OperationId,
+    Limits, Outcome, Page, Resolve, ResolveError, Supervisor, ToolCall, ToolContract,
+    error::{NotSentReason, Wait},
+    journal::{JournalSettings, State},
+    operation::OperationId,
+    policy::Repeats,
+    spec::Overload,
 };
 use serde_json::json;
 use support::{
     bounded,
-    store::{Asked, watched},
+    store::{Asked, watched, watched_with},
     until,
-    world::{World, charge, echo, everywhere, not_sent},
+    world::{WIRES, World, charge, echo, eras, everywhere, not_sent},
 };
 
 /// Accepted once, with the first attempt in the same write; dispatched once more for each further
@@ -138,7 +142,7 @@ async fn an_attempt_that_cannot_be_recorded_is_not_sent_either() {
             let limits = Limits {
                 max_in_flight: 1,
                 max_queued: 0,
-                overload: mcp_supervisor::spec::Overload::Wait,
+                overload: Overload::Wait,
                 ..Limits::default()
             };
             let server = supervisor.open("server", world.spec().limits(limits)).await.unwrap();
@@ -172,23 +176,184 @@ async fn an_attempt_that_cannot_be_recorded_is_not_sent_either() {
 }
 
 #[tokio::test]
-async fn an_outcome_that_cannot_be_recorded_is_told_to_the_caller_all_the_same() {
-    bounded(async {
-        let (wire, era) = everywhere().next().unwrap();
-        let world = World::new(wire, era, json!({})).await;
-        let (supervisor, journal, store) = watched().await;
-        let server = supervisor.open("server", world.spec()).await.unwrap();
-        store.fails.outcome.store(true, Ordering::SeqCst);
-        let answer = server.call_tool(charge()).await.unwrap();
-        assert_asked(&store.take(), 1, answered);
-        let record = journal.show(answer.operation()).await.unwrap().unwrap();
-        assert_eq!(
-            record.state,
-            State::Dispatching,
-            "after a crash it would be unknown"
-        );
-    })
-    .await;
+async fn an_outcome_that_cannot_be_recorded_is_told_and_recorded_once_the_store_takes_it() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let world = World::new(wire, era, json!({})).await;
+            let (supervisor, journal, store) = watched().await;
+            let server = supervisor.open("server", world.spec()).await.unwrap();
+            store.fails.outcome.store(true, Ordering::SeqCst);
+            let answer = server.call_tool(charge()).await.unwrap();
+            let operation = answer.operation();
+            let record = journal.show(operation).await.unwrap().unwrap();
+            assert_eq!(
+                record.state,
+                State::Dispatching,
+                "after a crash it would be unknown"
+            );
+            store.fails.outcome.store(false, Ordering::SeqCst);
+            let within = Duration::from_secs(20);
+            let record = journal.wait(operation, within).await.unwrap().unwrap();
+            assert_eq!(record.state, State::Succeeded);
+            assert_eq!(world.bed.read("tools/call"), 1);
+        })
+        .await;
+    }
+}
+
+fn keyed() -> ToolCall {
+    charge().idempotency_key("order-1001".parse().unwrap())
+}
+
+const SOON: Duration = Duration::from_millis(300);
+
+#[tokio::test]
+async fn a_call_whose_intent_the_store_swallows_is_not_sent_and_frees_its_key_once_it_is_written() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let world = World::new(wire, era, json!({})).await;
+            let (supervisor, journal, store) = watched().await;
+            let server = supervisor.open("server", world.spec()).await.unwrap();
+            store.hangs.send_replace(true);
+            let error = server.call_tool(keyed().deadline(SOON)).await.unwrap_err();
+            assert!(
+                matches!(
+                    not_sent(&error),
+                    NotSentReason::DeadlinePassed(Wait::Journal)
+                ),
+                "{error:?}"
+            );
+            assert!(world.bed.wire().is_empty());
+            store.hangs.send_replace(false);
+            // The same key once more waits for that, and is a call of its own.
+            let answer = server.call_tool(keyed()).await.unwrap();
+            assert!(!answer.replayed());
+            assert_ne!(answer.operation(), error.operation());
+            let record = journal.show(error.operation()).await.unwrap();
+            assert!(record.is_none_or(|record| record.state == State::NotSent));
+            assert_eq!(
+                (world.bed.ran("charge"), world.bed.read("tools/call")),
+                (1, 1)
+            );
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_at_the_end_holds_up_neither_the_caller_nor_the_connection() {
+    for (wire, era) in WIRES.into_iter().zip(eras()) {
+        bounded(async {
+            let script = json!({"rules": [
+                {"on": "tools/call", "tool": "charge", "do":
+                    ["ledger", {"touch": "running"}, {"wait_file": "go"}, "answer"]},
+            ]});
+            let world = World::new(wire, era, script).await;
+            let (supervisor, journal, store) = watched().await;
+            let limits = Limits {
+                max_in_flight: 1,
+                ..Limits::default()
+            };
+            let spec = world.spec().limits(limits);
+            let server = supervisor.open("server", spec).await.unwrap();
+            let calling = server.share();
+            let call = charge().deadline(Duration::from_secs(4));
+            let call = tokio::spawn(async move { calling.call_tool(call).await });
+            world.bed.until_file("running").await;
+            store.hangs.send_replace(true);
+            world.bed.touch("go");
+            let answer = call.await.unwrap().unwrap();
+            server.list_tools(Page::first()).await.unwrap();
+            store.hangs.send_replace(false);
+            let within = Duration::from_secs(20);
+            let record = journal.wait(answer.operation(), within).await;
+            assert_eq!(record.unwrap().unwrap().state, State::Succeeded);
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_keeps_nobody_who_resolves_past_the_deadline_and_nothing_claimed() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let script = json!({"rules": [{"on": "tools/call", "tool": "charge", "generation": 1, "nth": 1, "do":
+                ["ledger_once", {"error": {"code": -32001, "message": "Session terminated"}}]},
+                {"on": "tools/call", "tool": "charge", "do": ["ledger_once", "answer"]}]});
+            let world = World::new(wire, era, script).await;
+            let mut settings = JournalSettings::default();
+            settings.keep_arguments = true;
+            let (supervisor, journal, store) = watched_with(settings).await;
+            let contract = ToolContract::keyed("key");
+            let spec = world.spec().contract("charge", contract).repeats(Repeats {
+                max_attempts: 1,
+                ..Repeats::default()
+            });
+            let server = supervisor.open("server", spec).await.unwrap();
+            let lost = server.call_tool(keyed()).await.unwrap_err();
+            let operation = lost.operation();
+            let record = journal.show(operation).await.unwrap().unwrap();
+            assert_eq!(record.state, State::OutcomeUnknown);
+            store.hangs.send_replace(true);
+            let order = Resolve::new(operation).deadline(SOON);
+            let error = server.resolve(order).await.unwrap_err();
+            assert!(matches!(error, ResolveError::Journal(_)), "{error}");
+            // Nor whoever calls again under the key.
+            let again = server.call_tool(keyed().deadline(SOON)).await.unwrap_err();
+            assert!(
+                matches!(not_sent(&again), NotSentReason::StillRuns { operation: of } if *of == operation),
+                "{again:?}"
+            );
+            assert_eq!(world.bed.read("tools/call"), 1);
+            store.hangs.send_replace(false);
+            // What was claimed too late is given back.
+            let resolution = loop {
+                match server.resolve(operation).await {
+                    Err(ResolveError::Elsewhere(_)) => tokio::task::yield_now().await,                    done => break done.unwrap(),
+                }
+            };
+            assert_eq!(resolution.operation, operation);
+            let record = journal.show(operation).await.unwrap().unwrap();
+            assert_eq!(record.state, State::Succeeded);
+            assert_eq!(world.bed.ran("charge"), 1);
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_refused_as_overload_is_not_recorded() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let script = json!({"rules": [
+                {"on": "tools/call", "tool": "charge", "do":
+                    [{"touch": "running"}, {"wait_file": "go"}, "answer"]},
+            ]});
+            let world = World::new(wire, era, script).await;
+            let (supervisor, journal, store) = watched().await;
+            let limits = Limits {
+                max_in_flight: 1,
+                max_queued: 0,
+                overload: Overload::Refuse,
+                ..Limits::default()
+            };
+            let spec = world.spec().limits(limits);
+            let server = supervisor.open("server", spec).await.unwrap();
+            let calling = server.share();
+            let first = tokio::spawn(async move { calling.call_tool(charge()).await });
+            world.bed.until_file("running").await;
+            store.take();
+            let error = server.call_tool(keyed()).await.unwrap_err();
+            assert!(matches!(not_sent(&error), NotSentReason::Overloaded { .. }));
+            let accepted = |asked: &Asked| matches!(asked, Asked::Accept(..));
+            assert!(!store.take().iter().any(accepted));
+            assert_eq!(journal.show(error.operation()).await.unwrap(), None);
+            world.bed.touch("go");
+            first.await.unwrap().unwrap();
+            assert!(!server.call_tool(keyed()).await.unwrap().replayed());
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

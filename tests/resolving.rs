@@ -5,6 +5,8 @@ mod support;
 
 #[path = "resolving/restarts.rs"]
 mod restarts;
+#[path = "resolving/shared.rs"]
+mod shared;
 #[path = "resolving/tasks.rs"]
 mod tasks;
 #[path = "resolving/within.rs"]

@@ -11,7 +11,7 @@ use super::{
     attempt::cancelled,
     journaled::Asks,
     operation::Operation,
-    recorded::{INPUT_REQUIRED, earlier_unknown, replay, why_unknown},
+    recorded::{INPUT_REQUIRED, earlier_unknown, goes_on_in_task, replay, why_unknown},
     resolve::{Known, ResolveError, resolve},
 };
 use crate::{
@@ -20,10 +20,21 @@ use crate::{
     operation::Resolve,
 };
 
+impl Found {
+    fn outcome(known: Result<ToolAnswer, CallError>) -> Self {
+        Self::Outcome(Box::new(known))
+    }
+}
+
+/// Whether somebody has the call in hand, as far as the journal knows.
+fn runs(record: &Record) -> bool {
+    !record.state.is_settled() && record.state != State::OutcomeUnknown
+}
+
 /// What a call comes to that the journal has already.
 pub(super) enum Found {
     /// To what is known of the first one.
-    Outcome(Result<ToolAnswer, CallError>),
+    Outcome(Box<Result<ToolAnswer, CallError>>),
     /// To nothing: the first one ended without having run, and the key is free.
     Free,
     /// To its next round: the server asked for input, and this call brings it.
@@ -71,7 +82,7 @@ impl Operation<'_> {
             };
             return Err(self.error(reason.into(), None));
         }
-        if !record.state.is_settled() && record.state != State::OutcomeUnknown {
+        if runs(&record) && record.task().is_none() {
             record = match self.until_it_rests(journal, record).await? {
                 Some(record) => record,
                 // It was removed meanwhile, which only what is settled long ago can be.
@@ -79,11 +90,14 @@ impl Operation<'_> {
             };
         }
         match record.state {
+            _ if runs(&record) && record.task().is_some() => {
+                Ok(Found::outcome(Ok(goes_on_in_task(record))))
+            }
             State::Accepted | State::Dispatching | State::CancelRequested => {
                 Err(self.error(NotSentReason::StillRuns { operation }.into(), None))
             }
             State::OutcomeUnknown if asks.has_input && why_unknown(&record) == INPUT_REQUIRED => {
-                match self.in_time(journal.claim(operation)).await? {
+                match self.claim(journal, operation).await? {
                     Claimed::Yes(held, record) => {
                         self.id = operation;
                         self.key.clone_from(&record.intent.key);
@@ -96,7 +110,7 @@ impl Operation<'_> {
             }
             State::OutcomeUnknown => self.find_out(journal, record).await,
             state if state.frees_its_key() && operation != self.id => Ok(Found::Free),
-            _ => Ok(Found::Outcome(replay(self.line, record))),
+            _ => Ok(Found::outcome(replay(self.line, record))),
         }
     }
 
@@ -121,14 +135,14 @@ impl Operation<'_> {
             if let CallError::Unknown(unknown) = &mut error {
                 (unknown.unsettled, unknown.source) = (why, source);
             }
-            Ok(Found::Outcome(Err(error)))
+            Ok(Found::outcome(Err(error)))
         };
         match resolve(self.line, journal, order).await {
             Ok(resolution) => Ok(match resolution.known {
-                Known::Answered(answer) => Found::Outcome(Ok(*answer)),
-                Known::Failed(failed) => Found::Outcome(Err(CallError::Failed(failed))),
+                Known::Answered(answer) => Found::outcome(Ok(*answer)),
+                Known::Failed(failed) => Found::outcome(Err(CallError::Failed(failed))),
                 Known::DidNotRun(_) if operation != self.id => Found::Free,
-                Known::DidNotRun(e) => Found::Outcome(Err(CallError::NotSent(e))),
+                Known::DidNotRun(e) => Found::outcome(Err(CallError::NotSent(e))),
                 Known::Cancelled => {
                     let reason = NotSentReason::WasStopped { operation };
                     return Err(self.error(reason.into(), None));
@@ -136,27 +150,30 @@ impl Operation<'_> {
             }),
             Err(ResolveError::Settled(record)) => match record.state.frees_its_key() {
                 true if operation != self.id => Ok(Found::Free),
-                _ => Ok(Found::Outcome(replay(self.line, *record))),
+                _ => Ok(Found::outcome(replay(self.line, *record))),
             },
             Err(ResolveError::Elsewhere(_)) => {
                 Err(self.error(NotSentReason::StillRuns { operation }.into(), None))
             }
             Err(ResolveError::StillUnknown(unknown)) => {
-                Ok(Found::Outcome(Err(CallError::Unknown(unknown))))
+                Ok(Found::outcome(Err(CallError::Unknown(unknown))))
             }
             Err(ResolveError::NothingAllowed { why, .. }) => still(why, None),
             Err(error) => still(None, Some(Arc::new(error))),
         }
     }
 
-    /// Waits, within the deadline, until the first call is settled or its outcome is unknown.
+    /// Waits, within the deadline, until the first call is settled, its outcome is unknown, or the
+    /// server has made a task of it.
     async fn until_it_rests(
         &self,
         journal: &Journal,
         record: Record,
     ) -> Result<Option<Record>, CallError> {
         let operation = record.intent.operation;
-        let waiting = journal.wait(operation, self.times.left());
+        let waiting = journal.wait_until(operation, self.times.left(), |record| {
+            !runs(record) || record.task().is_some()
+        });
         let rests = tokio::select! {
             biased;
             () = cancelled(&self.times) => Err(NotSentReason::Cancelled),

@@ -20,6 +20,7 @@ use super::{
     attempt::{Times, Verdict, Without, cancelled, overloaded},
     contract::repeats,
     found::Found,
+    lasting::{Asked, LAST_WRITE, Unwritten, claiming, give_back, release, within},
     late::settle_late,
     operation::{Done, Operation, admit, error_of},
     recorded::half_way,
@@ -32,15 +33,11 @@ use crate::{
     journal::{
         Accepted, Claimed, Fact, Failure, Held, Intent, Journal, Settler, State, StoreError,
     },
-    operation::{AttemptId, Fingerprint, OperationKind, ToolCall},
+    operation::{AttemptId, Fingerprint, OperationId, OperationKind, ToolCall},
     policy::ToolContract,
     session::Late,
     spec::Overload,
 };
-
-/// How much longer than its deadline a caller waits for the record of its outcome. What is not durable
-/// by then is told all the same.
-const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// The waits before an intent is tidied up whose write failed, so that nobody knows whether it is there.
 const TIDYING: [Duration; 4] = [
@@ -59,7 +56,7 @@ pub(super) struct Journaled {
     /// A round before this call stands at the server, whatever becomes of this one.
     goes_on: bool,
     /// Attempts that were given up, and whose answers may still come.
-    pub(super) late: Vec<Box<Late>>,
+    pub(super) late: Vec<Late>,
 }
 
 /// What the journal has to know of a call beside the operation.
@@ -103,7 +100,7 @@ enum Start<'a> {
     /// It is recorded, and has a place in the connection.
     Go(SemaphorePermit<'a>),
     /// It is one that was made before.
-    Known(Result<ToolAnswer, CallError>),
+    Known(Box<Result<ToolAnswer, CallError>>),
 }
 
 /// How a caller waits for a task, and is told.
@@ -168,7 +165,7 @@ impl Task {
             Ok(Start::Go(permit)) => permit,
             Ok(Start::Known(known)) => {
                 operation.end_known(&known);
-                return drop(tell.send(known));
+                return drop(tell.send(*known));
             }
             Err(error) => {
                 operation.end(&Err(error.clone()));
@@ -182,10 +179,12 @@ impl Task {
         let id = operation.id;
         let facts = journaled.facts(&operation, &done);
         let in_task = matches!(facts.last(), Some(Fact::Task { .. }));
-        let state = {
-            let mut recording = std::pin::pin!(journaled.record(facts));
+        let mut permit = Some(permit);
+        let mut unwritten = Unwritten::new(journal, &journaled.held, facts);
+        let offered = {
+            let mut offer = std::pin::pin!(unwritten.offer());
             let patience = operation.times.left() + LAST_WRITE;
-            let recorded = tokio::time::timeout(patience, &mut recording).await;
+            let offered = tokio::time::timeout(patience, &mut offer).await;
             operation.end(&done);
             if in_task {
                 // Before its caller can ask for the task.
@@ -193,16 +192,22 @@ impl Task {
             }
             // Whoever asked may have stopped waiting.
             let _ = tell.send(done.map(|done| operation.answer(done)));
-            match recorded {
-                Ok(state) => state,
-                Err(_) => recording.await,
+            match offered {
+                Ok(offered) => offered,
+                Err(_) => {
+                    // A store that hangs keeps no other call from the connection.
+                    permit = None;
+                    offer.await
+                }
             }
         };
         drop(operation);
         // Only now: a shutdown that waits for the connection to be idle waits for the record, too.
         drop(permit);
+        let state = unwritten.persist(offered).await;
         let late = match state {
             Some(State::OutcomeUnknown) if !in_task => journaled.leave_unknown().await,
+            None => return drop(journaled.leave_unknown().await),
             _ => return,
         };
         settle_late(line, journal, id, &tool, late).await;
@@ -228,12 +233,10 @@ impl<'a> Operation<'a> {
             match self.found(journal, &asks, record).await? {
                 Found::Outcome(known) => return Ok(Start::Known(known)),
                 Found::NextRound(held) => {
-                    let permit = admit(line, &self.times).await;
-                    let permit = permit.map_err(|reason| self.error(reason.into(), None))?;
                     let mut journaled = Journaled::new(journal, held, None);
                     journaled.goes_on = true;
                     self.journaled = Some(Box::new(journaled));
-                    return Ok(Start::Go(permit));
+                    return Ok(Start::Go(self.admit_recorded().await?));
                 }
                 Found::Free => {}
             }
@@ -266,31 +269,61 @@ impl<'a> Operation<'a> {
             contract,
             accepted_at: SystemTime::now(),
         };
-        let held = match self.in_time(journal.accept(intent.clone(), first)).await {
-            Ok(Accepted::New(held)) => held,
-            Ok(Accepted::Found(record)) => return Ok(Taken::Found(record)),
-            Err(error) => {
-                // Perhaps it is there all the same, or comes to be.
-                tokio::spawn(tidy_up(journal.clone(), intent));
-                return Err(error);
+        let mut asked = accepting(journal, intent.clone(), first);
+        let held = match in_time(&self.times, &mut asked).await {
+            Ok(Ok(Accepted::New(held))) => held,
+            Ok(Ok(Accepted::Found(record))) => return Ok(Taken::Found(record)),
+            Ok(Err(error)) => {
+                tokio::spawn(tidy_up(journal.clone(), intent, None));
+                return Err(self.error(unrecorded(error).into(), None));
+            }
+            Err(reason) => {
+                tokio::spawn(tidy_up(journal.clone(), intent, Some(asked)));
+                return Err(self.error(reason.into(), None));
             }
         };
         self.journaled = Some(Box::new(Journaled::new(journal, held, first)));
-        if let Some(place) = place {
-            return Ok(Taken::New(place));
+        let place = match place {
+            Some(place) => place,
+            None => self.admit_recorded().await?,
+        };
+        Ok(Taken::New(place))
+    }
+
+    /// Gets a recorded call a place in the connection. Where there is none, that is recorded as well.
+    async fn admit_recorded(&mut self) -> Result<SemaphorePermit<'a>, CallError> {
+        let reason = match admit(self.line, &self.times).await {
+            Ok(place) => return Ok(place),
+            Err(reason) => reason,
+        };
+        let error = self.error(reason.into(), None);
+        if let Some(journaled) = self.journaled.take() {
+            let facts = journaled.facts(self, &Err(error.clone()));
+            let writing = tokio::spawn(async move {
+                let mut unwritten = Unwritten::new(&journaled.journal, &journaled.held, facts);
+                let offered = unwritten.offer().await;
+                unwritten.persist(offered).await;
+                journaled.leave_unknown().await;
+            });
+            // What is not durable by then is told all the same.
+            let _ = tokio::time::timeout(LAST_WRITE, writing).await;
         }
-        match admit(line, &self.times).await {
-            Ok(place) => Ok(Taken::New(place)),
-            Err(reason) => {
-                let error = self.error(reason.into(), None);
-                if let Some(journaled) = self.journaled.take() {
-                    let error = Err(error.clone());
-                    let last = journaled.facts(self, &error);
-                    journaled.record(last).await;
-                }
-                Err(error)
-            }
-        }
+        Err(error)
+    }
+
+    /// Claims an operation in the time of this call. What is claimed later is given up again.
+    pub(super) async fn claim(
+        &self,
+        journal: &Journal,
+        operation: OperationId,
+    ) -> Result<Claimed, CallError> {
+        let mut asked = claiming(journal, operation);
+        let reason = match in_time(&self.times, &mut asked).await {
+            Ok(done) => return done.map_err(|error| self.error(unrecorded(error).into(), None)),
+            Err(reason) => reason,
+        };
+        tokio::spawn(give_back(journal.clone(), asked));
+        Err(self.error(reason.into(), None))
     }
 
     /// The end of a call that was made before.
@@ -307,6 +340,7 @@ impl<'a> Operation<'a> {
         asked: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, CallError> {
         let done = in_time(&self.times, asked).await;
+        let done = done.and_then(|done| done.map_err(unrecorded));
         done.map_err(|reason| self.error(reason.into(), None))
     }
 }
@@ -321,16 +355,22 @@ pub(super) fn unrecorded(error: StoreError) -> NotSentReason {
     NotSentReason::Journal(Arc::new(error))
 }
 
+/// What the store says within the time of a call, or why that is not waited for any longer.
 async fn in_time<T>(
     times: &Times,
     asked: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, NotSentReason> {
+) -> Result<Result<T, StoreError>, NotSentReason> {
     tokio::select! {
         biased;
-        done = asked => done.map_err(unrecorded),
+        done = asked => Ok(done),
         () = cancelled(times) => Err(NotSentReason::Cancelled),
         () = times.spent() => Err(NotSentReason::DeadlinePassed(Wait::Journal)),
     }
+}
+
+fn accepting(journal: &Journal, intent: Intent, first: Option<AttemptId>) -> Asked<Accepted> {
+    let journal = journal.clone();
+    Box::pin(async move { journal.accept(intent, first).await })
 }
 
 impl Journaled {
@@ -344,9 +384,20 @@ impl Journaled {
         }
     }
 
-    /// Adds what happened.
-    pub(super) async fn append(&self, fact: Fact) -> Result<State, StoreError> {
-        self.journal.append(&self.held, fact).await
+    /// Adds what happened, and waits for that not much longer than `left`.
+    pub(super) async fn append(&self, fact: Fact, left: Duration) -> Result<State, StoreError> {
+        within(left + LAST_WRITE, self.journal.append(&self.held, fact)).await
+    }
+
+    /// Goes on to record what became known, in a task of its own, after a write that failed.
+    pub(super) fn append_later(&self, fact: Fact, failed: StoreError) {
+        let unwritten = Unwritten::new(&self.journal, &self.held, vec![fact]);
+        let (journal, held) = (self.journal.clone(), Held { ..self.held });
+        tokio::spawn(async move {
+            if unwritten.persist(Err(failed)).await.is_none() {
+                release(&journal, &held).await;
+            }
+        });
     }
 
     /// Makes the next attempt durable. What is not durable is not handed over.
@@ -356,7 +407,8 @@ impl Journaled {
         }
         let attempt = AttemptId::mint();
         let fact = Fact::Dispatching { attempt };
-        in_time(times, self.journal.append(&self.held, fact)).await?;
+        let durable = in_time(times, self.journal.append(&self.held, fact)).await?;
+        durable.map_err(unrecorded)?;
         Ok(attempt)
     }
 
@@ -379,61 +431,61 @@ impl Journaled {
         facts
     }
 
-    /// Records what is known, and says where the operation stands. What cannot be recorded is logged: the
-    /// caller hears of it all the same.
-    async fn record(&self, facts: Vec<Fact>) -> Option<State> {
-        let mut state = None;
-        for fact in facts {
-            match self.journal.append(&self.held, fact).await {
-                Ok(now) => state = Some(now),
-                Err(error) => {
-                    let operation = self.held.operation;
-                    tracing::error!(%operation, %error, "the outcome could not be recorded");
-                    return None;
-                }
-            }
-        }
-        state
-    }
-
     /// Lets others resolve the operation, and gives what may still be heard of it.
-    async fn leave_unknown(self: Box<Self>) -> Vec<Box<Late>> {
+    async fn leave_unknown(self: Box<Self>) -> Vec<Late> {
         // One that was claimed for its next round. Whoever ran it from the start is in nobody's way.
-        if self.goes_on
-            && let Err(error) = self.journal.release(&self.held).await
-        {
-            let operation = self.held.operation;
-            tracing::error!(%operation, %error, "an unknown outcome could not be released");
+        if self.goes_on {
+            release(&self.journal, &self.held).await;
         }
         self.late
     }
 }
 
-/// Records an intent as not sent whose first write failed: perhaps it is there all the same, and its key
-/// with it. Where that does not succeed, the next start of the host does it.
-async fn tidy_up(journal: Journal, intent: Intent) {
+/// Records an intent as not sent whose caller was told so: its first write failed, or `comes` later than
+/// anybody waits for it. Perhaps it is there all the same, and its key with it. Where that does not
+/// succeed, the next start of the host does it.
+async fn tidy_up(journal: Journal, intent: Intent, comes: Option<Asked<Accepted>>) {
+    let came = match comes {
+        Some(asked) => asked.await.ok(),
+        None => None,
+    };
+    let held = match came {
+        Some(Accepted::New(held)) => Some(held),
+        Some(Accepted::Found(_)) => None,
+        None => withdraw(&journal, intent).await,
+    };
+    let Some(held) = held else { return };
+    let fact = Fact::Without {
+        outcome: Outcome::NotSent,
+        failure: Failure::new("journal"),
+        by: Settler::Call {
+            generation: None,
+            attempts: 0,
+        },
+    };
+    let mut unwritten = Unwritten::new(&journal, &held, vec![fact]);
+    let offered = unwritten.offer().await;
+    if unwritten.persist(offered).await.is_none() {
+        release(&journal, &held).await;
+    }
+}
+
+/// The right to write an intent that perhaps is there.
+async fn withdraw(journal: &Journal, intent: Intent) -> Option<Held> {
     for wait in TIDYING {
         tokio::time::sleep(wait).await;
-        let held = match journal.accept(intent.clone(), None).await {
-            Ok(Accepted::New(held)) => held,
-            Ok(Accepted::Found(record)) if record.intent.operation != intent.operation => return,
+        match journal.accept(intent.clone(), None).await {
+            Ok(Accepted::New(held)) => return Some(held),
+            Ok(Accepted::Found(record)) if record.intent.operation != intent.operation => {
+                return None;
+            }
             Ok(Accepted::Found(_)) => match journal.claim(intent.operation).await {
-                Ok(Claimed::Yes(held, _)) => held,
-                Ok(Claimed::Elsewhere(_) | Claimed::Settled(_) | Claimed::Missing) => return,
-                Err(_) => continue,
+                Ok(Claimed::Yes(held, _)) => return Some(held),
+                Ok(_) => return None,
+                Err(_) => {}
             },
-            Err(_) => continue,
-        };
-        let fact = Fact::Without {
-            outcome: Outcome::NotSent,
-            failure: Failure::new("journal"),
-            by: Settler::Call {
-                generation: None,
-                attempts: 0,
-            },
-        };
-        if journal.append(&held, fact).await.is_ok() {
-            return;
+            Err(_) => {}
         }
     }
+    None
 }

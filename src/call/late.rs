@@ -30,7 +30,7 @@ pub(super) async fn settle_late(
     journal: &Journal,
     operation: OperationId,
     tool: &str,
-    late: Vec<Box<Late>>,
+    late: Vec<Late>,
 ) {
     let mut waiting = JoinSet::new();
     for mut late in late {

@@ -320,7 +320,7 @@ impl Operation<'_> {
         let late = self.journaled.is_some();
         let mut done = attempt(self.line, kind, this, request, times, late, seen).await;
         if let (Err(without), Some(journaled)) = (&mut done, &mut self.journaled) {
-            journaled.late.extend(without.late.take());
+            journaled.late.extend(without.late.take().map(|late| *late));
         }
         match self.watch.seen.generation {
             Some(generation) => {

@@ -1,6 +1,6 @@
 //! What the journal keeps of an answer or an error, and what it makes of that again.
 
-use rmcp::model::{CallToolResult, ServerResult};
+use rmcp::model::{CallToolResult, CreateTaskResult, ServerResult, Task, TaskStatus};
 
 use super::{
     ToolAnswer, about,
@@ -12,8 +12,8 @@ use crate::{
     connection::Line,
     error::{CallError, Failed, NotSent, NotSentReason, Rejected, Unknown, UnknownCause},
     evidence::{Outcome, ServerError},
-    journal::{Fact, Failure, Journal, Kept, Record, Settler, State},
-    operation::{Generation, OperationKind},
+    journal::{Entry, Fact, Failure, Journal, Kept, Record, Settler, State, moment},
+    operation::{Generation, OperationKind, TaskHandle},
 };
 
 /// The cause of an outcome that is unknown because the server asked for input and stands half-way.
@@ -187,6 +187,28 @@ pub(super) fn replay(line: &Line, record: Record) -> Result<ToolAnswer, CallErro
             }
         }
         _ => not_sent(NotSentReason::AnswerNotKept { operation }),
+    }
+}
+
+/// What a call that goes on in a task of the server's is to one that is the same once more: the same
+/// task. How it is doing is for the server to say.
+pub(super) fn goes_on_in_task(record: Record) -> ToolAnswer {
+    let task = record.task().cloned();
+    let id = task.as_ref().map_or("", TaskHandle::id);
+    let kept = |entry: &&Entry| matches!(entry.fact, Fact::Task { .. });
+    let since = record.history.iter().rfind(kept);
+    let since = since.map_or(record.intent.accepted_at, |entry| entry.at);
+    let since = moment(since);
+    let seed = Task::new(id, TaskStatus::Working, since.clone(), since);
+    ToolAnswer {
+        body: Body::Task(CreateTaskResult::new(seed)),
+        operation: record.intent.operation,
+        generation: Generation(0),
+        attempts: record.attempts(),
+        looked_up: false,
+        replayed: true,
+        key: record.intent.key,
+        task,
     }
 }
 

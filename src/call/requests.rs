@@ -181,7 +181,8 @@ impl Caller<'_> {
                 Err(error) => gone(error),
             };
             if let Some(fact) = fact {
-                self.note_task(journal, &get.task, fact).await;
+                let left = operation.times.left();
+                self.note_task(journal, &get.task, fact, left).await;
             }
         }
         let done = done?;

@@ -5,12 +5,17 @@ mod settle;
 mod task;
 mod way;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tracing::Instrument as _;
 
 use self::{settle::Settling, way::Way};
-use super::{ToolAnswer, late::settle_late, times};
+use super::{
+    ToolAnswer,
+    lasting::{LAST_WRITE, claim_within, release, within},
+    late::settle_late,
+    times,
+};
 use crate::{
     connection::Line,
     error::{CallError, Failed, InvalidRequest, NotSent, Unknown, Unsettled},
@@ -138,8 +143,9 @@ pub(crate) async fn resolve(
     ask: Resolve,
 ) -> Result<Resolution, ResolveError> {
     let id = ask.operation;
-    times(&ask.budget, &line.settings.limits)?;
-    let record = journal.show(id).await?.ok_or(ResolveError::NotKnown(id))?;
+    let times = times(&ask.budget, &line.settings.limits)?;
+    let record = within(times.left(), journal.show(id)).await?;
+    let record = record.ok_or(ResolveError::NotKnown(id))?;
     if record.intent.connection != line.name {
         let connection = record.intent.connection;
         return Err(ResolveError::OtherConnection { connection });
@@ -152,7 +158,7 @@ pub(crate) async fn resolve(
     }
     Way::of(&record, line, ask.arguments.as_ref())?;
     let (line, journal) = (Arc::clone(line), journal.clone());
-    let task = tokio::spawn(claimed(line, journal, ask).in_current_span());
+    let task = tokio::spawn(claimed(line, journal, ask, times.left()).in_current_span());
     match task.await {
         Ok(done) => done,
         Err(ended) => match ended.try_into_panic() {
@@ -167,9 +173,10 @@ async fn claimed(
     line: Arc<Line>,
     journal: Journal,
     ask: Resolve,
+    left: Duration,
 ) -> Result<Resolution, ResolveError> {
     let id = ask.operation;
-    let (held, record) = match journal.claim(id).await? {
+    let (held, record) = match claim_within(&journal, id, left).await? {
         Claimed::Yes(held, record) => (held, record),
         Claimed::Elsewhere(record) => return Err(ResolveError::Elsewhere(record)),
         Claimed::Settled(record) => return Err(ResolveError::Settled(record)),
@@ -186,9 +193,10 @@ async fn claimed(
         Err(error) => (Err(error), Vec::new()),
     };
     if done.is_err() {
-        if let Err(error) = journal.release(&copy).await {
-            tracing::error!(operation = %id, %error, "an unknown outcome could not be released");
-        }
+        let giving_up = journal.clone();
+        let giving_up = tokio::spawn(async move { release(&giving_up, &copy).await });
+        // Whoever is told may claim it next, unless the store hangs.
+        let _ = tokio::time::timeout(LAST_WRITE, giving_up).await;
         if !late.is_empty() {
             let tool = record.intent.tool;
             tokio::spawn(async move { settle_late(&line, &journal, id, &tool, late).await });

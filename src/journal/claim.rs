@@ -70,11 +70,21 @@ impl Claims {
             }
             is_free
         });
-        is_free.then_some(Mark {
+        // Made only then: one that is dropped frees the operation.
+        is_free.then(|| Mark {
             claims: self,
             operation,
             stays: false,
         })
+    }
+
+    /// Its task tells nothing any more: it is unknown, and free for whoever claims it from the store.
+    fn end_task(&self, operation: OperationId) {
+        self.with(|book| {
+            if let Some(Origin::Task) = book.claimed.get(&operation) {
+                book.claimed.remove(&operation);
+            }
+        });
     }
 
     fn unmark(&self, operation: OperationId) -> Option<Origin> {
@@ -118,6 +128,7 @@ impl Journal {
         if let Fact::Without { failure, .. } = &mut fact {
             failure.cut();
         }
+        let is_task = matches!(fact, Fact::Task { .. });
         let state = self.store().append(held, fact).await;
         let is_over = match &state {
             Ok(state) => state.is_settled(),
@@ -126,7 +137,10 @@ impl Journal {
         if is_over {
             self.0.claims.unmark(held.operation);
         }
-        if state.as_ref().is_ok_and(|state| rests(*state)) {
+        if let Ok(State::OutcomeUnknown) = state {
+            self.0.claims.end_task(held.operation);
+        }
+        if state.as_ref().is_ok_and(|state| is_task || rests(*state)) {
             // Nobody listens where nobody waits.
             let _ = self.0.rested.send(held.operation);
         }
@@ -135,12 +149,15 @@ impl Journal {
 
     /// Gives up what was claimed and not settled, or what a call left unknown.
     pub(crate) async fn release(&self, held: &Held) -> Result<(), StoreError> {
-        let claims = &self.0.claims;
-        if let Some(Origin::Task) = claims.unmark(held.operation) {
-            self.hold_task(Held { ..*held });
-            return Ok(());
+        match self.0.claims.unmark(held.operation) {
+            Some(Origin::Store) => self.store().release(held).await,
+            Some(Origin::Task) => {
+                self.hold_task(Held { ..*held });
+                Ok(())
+            }
+            // It is not this one's any more.
+            None => Ok(()),
         }
-        self.store().release(held).await
     }
 
     /// The right to write an operation whose server works on it in a task. It waits here for whoever

@@ -9,7 +9,7 @@ const LAST: Duration = Duration::from_secs(253_402_300_799);
 
 /// A clock that is set before 1970 or after 9999 is written as the nearest that can be said: the time
 /// decides nothing about what happened, and must not keep it from being recorded.
-pub(super) fn written(at: SystemTime) -> String {
+pub(crate) fn written(at: SystemTime) -> String {
     let nearest = at.clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + LAST);
     humantime::format_rfc3339_nanos(nearest).to_string()
 }

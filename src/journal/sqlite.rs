@@ -2,8 +2,13 @@
 //!
 //! Write-ahead log with `synchronous=FULL`: what was answered is on the disk. One thread writes, and
 //! commits in groups; readers have connections of their own and never wait for it.
+//!
+//! Every row has a checksum that goes over its history, and opening reads them all; a log that is
+//! damaged before its last commit is an error, too. What cannot be told is damage to the very last
+//! commit in the log: it looks as if a crash had cut it short, and what it held is as it was before it.
 
 mod book;
+mod log;
 mod place;
 mod reader;
 mod recovery;

@@ -443,3 +443,38 @@ fn a_journal_that_outlives_its_runtime_is_swept_on_the_next_one() {
         });
     }
 }
+
+// --------------------------------------------------------------------- claims
+
+#[tokio::test]
+async fn whoever_is_refused_a_claim_leaves_the_operation_with_the_one_who_has_it() {
+    bounded(async {
+        let journal = Journal::memory();
+        let held = dispatched(&journal, intent()).await;
+        let operation = held.operation;
+        journal.hold_task(held);
+        let Ok(Claimed::Yes(first, _)) = journal.claim(operation).await else {
+            panic!("nobody has it");
+        };
+        for _ in 0..3 {
+            let claimed = journal.claim(operation).await.unwrap();
+            assert!(matches!(claimed, Claimed::Elsewhere(_)), "{claimed:?}");
+        }
+        // It came from its task, and goes back there.
+        journal.release(&first).await.unwrap();
+        assert!(journal.is_in_task(operation));
+        let Ok(Claimed::Yes(again, _)) = journal.claim(operation).await else {
+            panic!("nobody has it");
+        };
+        // Unknown, it is nobody's, and there is no task to wait for.
+        journal
+            .append(&again, without(Outcome::Unknown))
+            .await
+            .unwrap();
+        journal.release(&again).await.unwrap();
+        assert!(!journal.is_in_task(operation));
+        let claimed = journal.claim(operation).await.unwrap();
+        assert!(matches!(claimed, Claimed::Yes(..)), "{claimed:?}");
+    })
+    .await;
+}

@@ -144,21 +144,20 @@ impl Calls {
         &self,
         id: &RequestId,
         message: ServerJsonRpcMessage,
-    ) -> Result<(), ServerJsonRpcMessage> {
+    ) -> Option<ServerJsonRpcMessage> {
         if !self.expects(id) {
-            return Err(message);
+            return Some(message);
         }
         let answer = match message {
             JsonRpcMessage::Response(response) => Ok(response.result),
             JsonRpcMessage::Error(error) => Err(error.error),
-            other => return Err(other),
+            other => return Some(other),
         };
-        let Some(tell) = self.table().late.remove(id) else {
-            return Ok(());
-        };
-        // Whoever waited may just have gone.
-        let _ = tell.send(answer);
-        Ok(())
+        if let Some(tell) = self.table().late.remove(id) {
+            // Whoever waited may just have gone.
+            let _ = tell.send(answer);
+        }
+        None
     }
 
     /// Lets the clock of one call stand, or of all of them where it is not known which one the

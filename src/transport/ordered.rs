@@ -225,7 +225,7 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
             }
             None => {
                 let unheard = match local.map(RequestId::Number) {
-                    Some(local) => self.pulse.calls.hear_late(&local, message).is_err(),
+                    Some(local) => self.pulse.calls.hear_late(&local, message).is_some(),
                     None => true,
                 };
                 if unheard {

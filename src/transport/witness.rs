@@ -167,7 +167,7 @@ impl Transport<RoleClient> for WitnessTransport {
             };
             match id {
                 Some(id) => {
-                    if let Err(message) = calls.hear_late(&id, message) {
+                    if let Some(message) = calls.hear_late(&id, message) {
                         return Some(message);
                     }
                 }

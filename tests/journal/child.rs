@@ -12,35 +12,35 @@ use mcp_supervisor::operation::OperationId;
 use crate::support::example;
 
 /// A process of its own that writes a journal. It is killed when it is dropped.
-pub(crate) struct JournalWriter {
+pub(super) struct JournalWriter {
     child: Child,
     _stdin: Option<ChildStdin>,
     out: BufReader<ChildStdout>,
-    pub(crate) said: Said,
+    pub(super) said: Said,
 }
 
 /// What it has acknowledged.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
-    pub(crate) open: bool,
-    pub(crate) accepted: BTreeSet<OperationId>,
-    pub(crate) settled: BTreeSet<OperationId>,
+pub(super) struct Said {
+    pub(super) open: bool,
+    pub(super) accepted: BTreeSet<OperationId>,
+    pub(super) settled: BTreeSet<OperationId>,
     /// Those that it settled after it said that there is room.
-    pub(crate) after_room: usize,
-    pub(crate) room: bool,
-    pub(crate) closed: bool,
-    pub(crate) refused: Vec<String>,
+    pub(super) after_room: usize,
+    pub(super) room: bool,
+    pub(super) closed: bool,
+    pub(super) refused: Vec<String>,
 }
 
 impl JournalWriter {
-    pub(crate) fn start(mode: &str, path: &Path, more: &[&str]) -> Self {
+    pub(super) fn start(mode: &str, path: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(example("journal_writer"));
         command.arg(mode).arg(path).args(more);
         Self::of(command)
     }
 
     /// Through a shell, which runs `before` and then becomes the writer.
-    pub(crate) fn in_shell(before: &str, mode: &str, path: &Path, more: &[&str]) -> Self {
+    pub(super) fn in_shell(before: &str, mode: &str, path: &Path, more: &[&str]) -> Self {
         let mut command = Command::new("sh");
         command
             .arg("-c")
@@ -52,7 +52,7 @@ impl JournalWriter {
         Self::of(command)
     }
 
-    pub(crate) fn of(mut command: Command) -> Self {
+    pub(super) fn of(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the writer starts");
         Self {
@@ -64,7 +64,7 @@ impl JournalWriter {
     }
 
     /// Reads on until `enough`, or to the end of what it says. Says whether it was enough.
-    pub(crate) fn listen(&mut self, mut enough: impl FnMut(&Said) -> bool) -> bool {
+    pub(super) fn listen(&mut self, mut enough: impl FnMut(&Said) -> bool) -> bool {
         let mut line = String::new();
         while !enough(&self.said) {
             line.clear();
@@ -79,13 +79,13 @@ impl JournalWriter {
     }
 
     /// SIGKILL, and what it had said until then.
-    pub(crate) fn kill(mut self) -> Said {
+    pub(super) fn kill(mut self) -> Said {
         self.child.kill().expect("it is ours to kill");
         self.finish()
     }
 
     /// What it says until its end.
-    pub(crate) fn finish(mut self) -> Said {
+    pub(super) fn finish(mut self) -> Said {
         self.listen(|_| false);
         self.child.wait().expect("it ends");
         std::mem::take(&mut self.said)

@@ -23,7 +23,7 @@ impl Place for Sqlite {
     }
 }
 
-pub(crate) fn place() -> Soon<Option<Arc<dyn Place>>> {
+pub(super) fn place() -> Soon<Option<Arc<dyn Place>>> {
     Box::pin(async {
         let dir = tempfile::tempdir().expect("a directory of our own");
         Some(Arc::new(Sqlite(dir)) as Arc<dyn Place>)

@@ -511,6 +511,81 @@ async fn a_file_that_was_cut_is_an_error() {
 }
 
 #[tokio::test]
+async fn a_log_that_is_damaged_before_its_last_commit_is_an_error_and_one_cut_short_is_none() {
+    bounded(async {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let mut written = BTreeSet::new();
+        for n in 0..20 {
+            written.insert(settle(&store, &format!("order-{n}")).await);
+        }
+        // As a kill leaves them: nothing is written back from the log.
+        let wal = bed.path().with_extension("db-wal");
+        let (file, log) = (
+            std::fs::read(bed.path()).unwrap(),
+            std::fs::read(&wal).unwrap(),
+        );
+        let open = async |log: &[u8]| {
+            let copy = Bed::new();
+            std::fs::write(copy.path(), &file).unwrap();
+            std::fs::write(copy.path().with_extension("db-wal"), log).unwrap();
+            let store = SqliteStore::open(copy.path()).await?;
+            Ok::<_, StoreError>(ids(&all(&store).await?))
+        };
+        assert_eq!(open(&log).await.unwrap(), written);
+        let frame = 24 + 4096;
+        for at in [
+            3,
+            17,
+            32 + 9,
+            32 + 24 + 5,
+            log.len() / 2,
+            log.len() - 6 * frame,
+        ] {
+            let mut log = log.clone();
+            log[at] ^= 1;
+            let error = open(&log).await.expect_err("it is damaged");
+            assert!(
+                matches!(error, StoreError::Corrupt(_)),
+                "byte {at}: {error:?}"
+            );
+        }
+        // The last commit is cut short: it was never acknowledged, as far as anybody can tell.
+        let found = open(&log[..log.len() - 100]).await.unwrap();
+        assert_eq!(found, written, "the intent of the last is there");
+        drop(store);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_journal_that_was_cut_to_nothing_does_not_become_a_new_one() {
+    bounded(async {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        settle(&store, "order-1").await;
+        store.close().await.unwrap();
+        drop(store);
+        let content = std::fs::read(bed.path()).unwrap();
+        std::fs::write(bed.path(), "").unwrap();
+        for _ in 0..2 {
+            let error = bed.refused().await;
+            assert!(matches!(error, StoreError::Corrupt(_)), "{error:?}");
+            names(&error, &bed.path());
+        }
+        std::fs::write(bed.path(), content).unwrap();
+        let store = bed.open().await;
+        assert_eq!(all(&store).await.unwrap().len(), 1);
+        // A host that died before it had made the tables leaves two empty files.
+        let other = Bed::new();
+        std::fs::write(other.path(), "").unwrap();
+        std::fs::write(other.path().with_extension("db.lock"), "").unwrap();
+        settle(&other.open().await, "order-1").await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_flipped_byte_under_a_running_journal_is_an_error_when_it_is_read() {
     bounded(async {
         let bed = Bed::new();

@@ -2,13 +2,14 @@
 //! what happened in lines of JSON on stdout.
 //!
 //! ```text
-//! journal_host '{"journal":PATH, "url":URL | "server":[PROGRAM,ARG,..], "era":"initialize"|"discover",
+//! journal_host '{"journal":PATH | {"url":URL,"schema":NAME,"label":LABEL,"lease_ms":N},
+//!                "url":URL | "server":[PROGRAM,ARG,..], "era":"initialize"|"discover",
 //!                "contracts":{TOOL:CONTRACT}, "keep_arguments":BOOL, "max_attempts":N, "tasks":BOOL,
 //!                "max_in_flight":N, "no_queue":BOOL, "only_keyed":BOOL, "stop_at":POINT,
 //!                "more":{NAME:URL | [PROGRAM,ARG,..]}}'
 //! ```
 //!
-//! The journal is an SQLite file, the first connection is called `server`, and `more` opens others. A
+//! The journal is an SQLite file, or one in PostgreSQL that other hosts share; the first connection is called `server`, and `more` opens others. A
 //! contract is a `ToolContract` as JSON. What the runtime tells is written as `{"event":WORD,..}`; each
 //! order is answered by one line with its `did`, and orders run side by side. At `stop_at` (see
 //! `stop.rs`) the journal tells `{"event":"stopped"}` and answers nothing from there on.
@@ -29,6 +30,8 @@ mod stop;
 
 use std::{collections::BTreeMap, io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
+#[cfg(feature = "postgres")]
+use mcp_supervisor::journal::{PostgresSettings, PostgresStore};
 use mcp_supervisor::{
     ConnectionSpec, Era, HttpSpec, Limits, Received, Resolve, StdioSpec, Supervisor, TaskAwait,
     TaskHandle, ToolCall, ToolContract, What,
@@ -42,9 +45,22 @@ use stop::{Point, Stopping};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 #[derive(Deserialize)]
+#[serde(untagged)]
+enum JournalAt {
+    File(PathBuf),
+    #[cfg(feature = "postgres")]
+    Shared {
+        url: String,
+        schema: String,
+        label: String,
+        lease_ms: u64,
+    },
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
-    journal: PathBuf,
+    journal: JournalAt,
     url: Option<String>,
     server: Option<Vec<String>>,
     era: String,
@@ -169,10 +185,29 @@ impl Host {
         let mut settings = JournalSettings::default();
         settings.keep_arguments = options.keep_arguments;
         settings.only_keyed = options.only_keyed;
-        let store = SqliteStore::open(&options.journal).await?;
-        let journal = match options.stop_at {
-            Some(at) => Journal::new(Stopping::at(at, store), settings),
-            None => Journal::new(store, settings),
+        let journal = match (&options.journal, options.stop_at) {
+            (JournalAt::File(path), Some(at)) => {
+                Journal::new(Stopping::at(at, SqliteStore::open(path).await?), settings)
+            }
+            (JournalAt::File(path), None) => Journal::new(SqliteStore::open(path).await?, settings),
+            #[cfg(feature = "postgres")]
+            (JournalAt::Shared { .. }, Some(_)) => return Err("only a file stops".into()),
+            #[cfg(feature = "postgres")]
+            (
+                JournalAt::Shared {
+                    url,
+                    schema,
+                    label,
+                    lease_ms,
+                },
+                None,
+            ) => {
+                let mut shared = PostgresSettings::default();
+                (shared.schema, shared.label) = (schema.clone(), label.clone());
+                shared.lease = Duration::from_millis(*lease_ms);
+                shared.margin = shared.lease / 5;
+                Journal::new(PostgresStore::connect_url(url, shared).await?, settings)
+            }
         };
         let builder = Supervisor::builder().journal(journal.clone());
         let supervisor = builder.start().await?;
@@ -219,7 +254,7 @@ impl Host {
                 match connection.call_tool(call).await {
                     Ok(answer) => json!({"did": "call", "operation": answer.operation(),
                         "text": answer.text(), "task": answer.task(), "attempts": answer.attempts(),
-                        "structured": answer.structured()}),
+                        "structured": answer.structured(), "replayed": answer.replayed()}),
                     Err(error) => json!({"did": "call", "operation": error.operation(),
                         "outcome": error.outcome(), "error": error.to_string()}),
                 }

@@ -1,8 +1,9 @@
 //! Calls whose server asks for input before it goes on: one key, and one operation, for all rounds.
 
 use mcp_supervisor::{
-    AnswerKind, Era, ToolCall,
+    AnswerKind, Era, Limits, Outcome, ToolCall,
     journal::{Fact, State},
+    spec::Overload,
 };
 use serde_json::{Value, json};
 
@@ -81,5 +82,47 @@ async fn a_question_is_no_stored_answer_and_whoever_brings_the_input_goes_on_wit
             })
             .await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_round_that_finds_no_place_leaves_the_operation_to_the_next_who_brings_the_input() {
+    for wire in WIRES {
+        bounded(async {
+            let mut script = asks_twice();
+            let busy = json!({"on": "tools/call", "tool": "echo",
+                "do": [{"touch": "running"}, {"wait_file": "go"}, "answer"]});
+            script["rules"].as_array_mut().unwrap().insert(0, busy);
+            let world = World::new(wire, Era::Discover, script).await;
+            let (supervisor, journal) = with_journal().await;
+            let limits = Limits {
+                max_in_flight: 1,
+                max_queued: 0,
+                overload: Overload::Refuse,
+                ..Limits::default()
+            };
+            let spec = world.spec().limits(limits);
+            let server = supervisor.open("server", spec).await.unwrap();
+            let call = ToolCall::new("charge", json!({"cents": 7}));
+            let call = call.idempotency_key("order-1".parse().unwrap());
+            let first = server.call_tool_once(call.clone()).await.unwrap();
+            let operation = first.operation();
+
+            let busy = ToolCall::new("echo", json!({}));
+            let calling = server.share();
+            let busy = tokio::spawn(async move { calling.call_tool(busy).await });
+            world.bed.until_file("running").await;
+            let asked = first.input_required().expect("it asks");
+            let given = [("who".to_owned(), json!({"action": "decline"}))].into();
+            let next = call.with_input(asked, given);
+            let error = server.call_tool_once(next.clone()).await.unwrap_err();
+            assert_eq!(error.outcome(), Outcome::NotSent);
+            world.bed.touch("go");
+            busy.await.unwrap().unwrap();
+            let answer = server.call_tool_once(next).await.unwrap();
+            assert_eq!(answer.operation(), operation);
+            assert_eq!(state(&journal, operation).await, State::OutcomeUnknown);
+        })
+        .await;
     }
 }

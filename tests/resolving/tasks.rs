@@ -1,7 +1,7 @@
 //! Operations that a server works on in a task.
 
 use mcp_supervisor::{
-    Known, OperationId, ResolveError, TaskAwait, TaskGet, TaskHandle, ToolContract,
+    AnswerKind, Known, OperationId, ResolveError, TaskAwait, TaskGet, TaskHandle, ToolContract,
     error::{TaskError, Unsettled},
     journal::{Fact, Settler, State},
 };
@@ -213,4 +213,41 @@ async fn on_a_lent_connection_a_task_is_asked_for() {
         shut_down(supervisor).await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_same_key_leads_to_the_same_task_and_then_to_its_answer() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let mut script = script(&done());
+            script["rules"][0]["do"] =
+                json!(["ledger", {"touch": "running"}, {"wait_file": "go"}, created()]);
+            let world = World::new(wire, era, script).await;
+            let journal = journal(false);
+            let (supervisor, connection) = open(&world, &journal, ToolContract::AtMostOnce).await;
+            let calling = connection.share();
+            let first = tokio::spawn(async move { calling.call_tool(charge()).await });
+            world.bed.until_file("running").await;
+            // One comes before there is a task, one after.
+            let calling = connection.share();
+            let waiting = tokio::spawn(async move { calling.call_tool(charge()).await });
+            world.bed.touch("go");
+            let first = first.await.unwrap().unwrap();
+            let again = connection.call_tool(charge()).await.unwrap();
+            for again in [again, waiting.await.unwrap().unwrap()] {
+                assert!(again.replayed());
+                assert_eq!(again.operation(), first.operation());
+                assert_eq!(again.task(), first.task());
+                assert_eq!(again.kind(), AnswerKind::Task);
+            }
+            let wait = TaskAwait::new(first.task().unwrap());
+            assert_eq!(connection.await_task(wait).await.unwrap().text(), "built");
+            let last = connection.call_tool(charge()).await.unwrap();
+            assert!(last.replayed());
+            assert_eq!((last.text(), last.task()), ("built".to_owned(), None));
+            assert_eq!(world.bed.read("tools/call"), 1);
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
 }

@@ -6,7 +6,7 @@ use mcp_supervisor::{
     CancellationToken, Era, Known, LentSpec, Resolve, ResolveError, Supervisor, ToolCall,
     ToolContract, What,
     error::{CallError, InvalidRequest, Unsettled},
-    journal::{Fact, Settler, State},
+    journal::{Fact, Ruling, Settler, State, Verdict},
 };
 use serde_json::{Value, json};
 
@@ -491,4 +491,103 @@ async fn an_error_that_answers_a_repeat_is_what_became_of_it() {
         shut_down(supervisor).await;
     })
     .await;
+}
+
+/// A caller who knows the key and the arguments need not know of the journal.
+#[tokio::test]
+async fn the_same_call_finds_out_what_became_of_the_first_one_as_its_contract_allows() {
+    for (wire, era) in everywhere() {
+        bounded(async {
+            let world = World::new(wire, era.clone(), losing_the_first()).await;
+            let journal = journal(false);
+            let (supervisor, connection) = open(&world, &journal, keyed()).await;
+            let id = lose(&connection, charge()).await;
+            let answer = connection.call_tool(charge()).await.unwrap();
+            assert_eq!((answer.operation(), answer.attempts()), (id, 2));
+            assert_eq!(answer.text(), "charged");
+            let sent = arguments(&world);
+            assert_eq!((sent.len(), &sent[0]), (2, &sent[1]));
+            assert_eq!(world.bed.ran("charge"), 1);
+            let again = connection.call_tool(charge()).await.unwrap();
+            assert!(again.replayed());
+            assert_eq!((again.operation(), arguments(&world).len()), (id, 2));
+            shut_down(supervisor).await;
+        })
+        .await;
+        bounded(async {
+            // The first look-up, which the call itself makes, cannot be answered.
+            let script = json!({"log_messages": true, "rules": [
+                {"on": "tools/call", "tool": "charge", "do": ["ledger", over()]},
+                {"on": "tools/call", "tool": "lookup", "args": {"key": "order-1001"},
+                    "nth": 1, "do": [{"error": {"code": -32603, "message": "later"}}]},
+            ]});
+            let world = World::new(wire, era, script).await;
+            let journal = journal(false);
+            let (supervisor, connection) = open(&world, &journal, looked_up(None)).await;
+            let call = ToolCall::new("charge", json!({"key": "order-1001"}));
+            let call = call.idempotency_key("order-1001".parse().unwrap());
+            let id = lose(&connection, call.clone()).await;
+            let answer = match connection.call_tool(call.clone()).await {
+                // The rule counts from anew on a new session.
+                Err(CallError::Unknown(e)) if e.unsettled == Some(Unsettled::LookUpFailed) => {
+                    connection.call_tool(call).await
+                }
+                done => done,
+            };
+            let answer = answer.unwrap();
+            assert_eq!(answer.operation(), id);
+            assert!(answer.was_looked_up());
+            assert_eq!((arguments(&world).len(), world.bed.ran("charge")), (1, 1));
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_verdict_settles_what_nothing_may_be_sent_for() {
+    for ran in [true, false] {
+        bounded(async {
+            let world = World::new(Wire::Stdio, initialize(), losing_the_first()).await;
+            let journal = journal(false);
+            let (supervisor, connection) = open(&world, &journal, ToolContract::AtMostOnce).await;
+            let id = lose(&connection, charge()).await;
+            let error = connection.resolve(id).await.unwrap_err();
+            assert!(
+                matches!(error, ResolveError::NothingAllowed { .. }),
+                "{error}"
+            );
+            let answer = json!({"content": [{"type": "text", "text": "seen in the ledger"}]});
+            let verdict = Verdict {
+                who: "dana".to_owned(),
+                why: "looked at the shop's ledger".to_owned(),
+                outcome: match ran {
+                    true => Ruling::Succeeded(Some(answer)),
+                    false => Ruling::DidNotRun,
+                },
+            };
+            let state = journal.verdict(id, verdict).await.unwrap();
+            let again = connection.call_tool(charge()).await.unwrap();
+            match ran {
+                true => {
+                    assert_eq!(state, State::Succeeded);
+                    assert!(again.replayed());
+                    assert_eq!(
+                        (again.operation(), &*again.text()),
+                        (id, "seen in the ledger")
+                    );
+                    assert_eq!(arguments(&world).len(), 1);
+                }
+                // Its key is free by somebody's word.
+                false => {
+                    assert_eq!(state, State::NotSent);
+                    assert!(!again.replayed());
+                    assert_ne!(again.operation(), id);
+                    assert_eq!(arguments(&world).len(), 2);
+                }
+            }
+            shut_down(supervisor).await;
+        })
+        .await;
+    }
 }

@@ -126,9 +126,18 @@ impl HostProcess {
 
     /// SIGSTOP: it does nothing more, and does not know.
     pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT: it goes on as if nothing had been.
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-STOP", &pid]).status();
-        assert!(status.is_ok_and(|s| s.success()), "kill -STOP {pid}");
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.is_ok_and(|s| s.success()), "kill {signal} {pid}");
     }
 
     /// SIGKILL, and the end is waited for.

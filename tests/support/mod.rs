@@ -177,13 +177,15 @@ impl Bed {
             .arg(addr)
             .stdin(Stdio::null())
             .stdout(Stdio::null());
-        let child = command.spawn().expect("the fault server starts");
+        // Before the wait, so that it is killed also where nobody waits any more.
+        let mut server = HttpServer {
+            child: command.spawn().expect("the fault server starts"),
+            addr: String::new(),
+        };
         self.until_file("addr").await;
         let addr = std::fs::read_to_string(self.file("addr")).expect("addr can be read");
-        HttpServer {
-            child,
-            addr: addr.trim().to_owned(),
-        }
+        addr.trim().clone_into(&mut server.addr);
+        server
     }
 
     fn lines(&self, name: &str) -> Vec<Vec<String>> {

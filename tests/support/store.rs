@@ -16,6 +16,7 @@ use mcp_supervisor::{
     },
     operation::{AttemptId, OperationId},
 };
+use tokio::sync::watch;
 
 /// One question to the store.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,8 +45,6 @@ pub enum Asked {
 #[derive(Default)]
 pub struct Fails {
     pub accept: AtomicBool,
-    /// The write is there, and its answer is lost.
-    pub after_accept: AtomicBool,
     pub dispatching: AtomicBool,
     pub outcome: AtomicBool,
 }
@@ -56,6 +55,8 @@ pub struct Watched {
     kept: MemoryStore,
     asked: Mutex<Vec<Asked>>,
     pub fails: Fails,
+    /// Whether writes hang. What was asked goes on when they do not any more, whoever waits for it.
+    pub hangs: watch::Sender<bool>,
 }
 
 fn full<T: Send + 'static>() -> Stored<'static, T> {
@@ -71,11 +72,34 @@ impl Watched {
         let mut all = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(asked);
     }
+
+    async fn moves(&self) {
+        // It fails only without a sender, and that is here.
+        let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await;
+    }
 }
 
 /// The store as a journal has it; the test has the same one.
 #[derive(Clone, Default)]
 pub struct Shared(pub Arc<Watched>);
+
+impl Shared {
+    fn once_it_moves<T, F>(&self, write: F) -> Stored<'static, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<Watched>) -> Stored<'static, T> + Send + 'static,
+    {
+        let store = Arc::clone(&self.0);
+        if !*store.hangs.borrow() {
+            return write(store);
+        }
+        let written = tokio::spawn(async move {
+            store.moves().await;
+            write(store).await
+        });
+        Box::pin(async move { written.await.expect("it does not panic") })
+    }
+}
 
 impl Store for Shared {
     fn accept(&self, intent: Intent, first: Option<AttemptId>) -> Stored<'_, Accepted> {
@@ -83,14 +107,9 @@ impl Store for Shared {
         if self.0.fails.accept.load(Ordering::SeqCst) {
             return full();
         }
-        let accepted = self.0.kept.accept(intent, first);
-        if self.0.fails.after_accept.load(Ordering::SeqCst) {
-            return Box::pin(async {
-                accepted.await?;
-                full().await
-            });
-        }
-        accepted
+        self.once_it_moves(move |store| {
+            Box::pin(async move { store.kept.accept(intent, first).await })
+        })
     }
 
     fn append<'a>(&'a self, held: &'a Held, fact: Fact) -> Stored<'a, State> {
@@ -111,7 +130,10 @@ impl Store for Shared {
         if fails.load(Ordering::SeqCst) {
             return full();
         }
-        self.0.kept.append(held, fact)
+        let held = Held { ..*held };
+        self.once_it_moves(move |store| {
+            Box::pin(async move { store.kept.append(&held, fact).await })
+        })
     }
 
     fn find<'a>(&'a self, by: By<'a>) -> Stored<'a, Option<Record>> {
@@ -125,7 +147,7 @@ impl Store for Shared {
 
     fn claim(&self, operation: OperationId) -> Stored<'_, Claimed> {
         self.0.note(Asked::Claim(operation));
-        self.0.kept.claim(operation)
+        self.once_it_moves(move |store| Box::pin(async move { store.kept.claim(operation).await }))
     }
 
     fn release<'a>(&'a self, held: &'a Held) -> Stored<'a, ()> {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::{
-    Known, Resolution, ResolveError,
+    Known, Resolution, ResolveError, gone,
     way::{ByContract, Way},
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
     event::{Ground, What},
     evidence::{Outcome, retry_after_seconds},
     extension::Open,
-    journal::{Fact, Held, Journal, Kept, Record, Settler, StoreError},
+    journal::{Fact, Held, Journal, Kept, Record, Settler, State, StoreError},
     operation::{OperationKind, Resolve, TaskAwait, TaskHandle},
     session::Late,
 };
@@ -82,10 +82,10 @@ impl<'a> Settling<'a> {
         &self,
         way: Way,
         held: Held,
-    ) -> (Result<Resolution, ResolveError>, Vec<Box<Late>>) {
+    ) -> (Result<Resolution, ResolveError>, Vec<Late>) {
         let intent = &self.record.intent;
         let request = match &way.contract {
-            Some(ByContract::Repeat(request)) => request.clone(),
+            Some(ByContract::Repeat(request)) => ClientRequest::clone(request),
             // Never sent: it says what the operation is about.
             _ => {
                 let params = CallToolRequestParams::new(intent.tool.clone());
@@ -186,6 +186,12 @@ impl<'a> Settling<'a> {
             }
             Err(TaskError::Cancelled) => (Fact::Cancelled { by: by.clone() }, Known::Cancelled),
             Err(error) => {
+                if let TaskError::Call(error) = &error
+                    && let Some(fact) = gone(error)
+                    && self.record.state != State::OutcomeUnknown
+                {
+                    append(operation, fact).await?;
+                }
                 let unsettled = match &error {
                     TaskError::Call(CallError::Rejected(_)) => Unsettled::TaskGone,
                     TaskError::WaitCancelled => Unsettled::Interrupted,
@@ -417,12 +423,13 @@ impl<'a> Settling<'a> {
         known: Known,
         by: Settler,
     ) -> Resolution {
-        let id = operation.id;
-        if let Err(error) = append(operation, fact).await {
-            tracing::error!(operation = %id, %error, "the outcome could not be recorded");
+        if let Err(error) = append(operation, fact.clone()).await
+            && let Some(journaled) = &operation.journaled
+        {
+            journaled.append_later(fact, error);
         }
         Resolution {
-            operation: id,
+            operation: operation.id,
             by,
             known,
         }
@@ -480,7 +487,10 @@ fn word(by: &Settler) -> &'static str {
 /// Adds what happened.
 async fn append(operation: &Operation<'_>, fact: Fact) -> Result<(), StoreError> {
     match &operation.journaled {
-        Some(journaled) => journaled.append(fact).await.map(drop),
+        Some(journaled) => {
+            let left = operation.times.left();
+            journaled.append(fact, left).await.map(drop)
+        }
         None => unreachable!("what is resolved is journaled"),
     }
 }

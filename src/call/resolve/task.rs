@@ -1,14 +1,16 @@
 //! What a task's end says about the operation that made it.
 
+use std::time::Duration;
+
 use rmcp::model::TaskPayload;
 use serde_json::Value;
 
 use crate::{
-    call::{Caller, recorded::failure, tasks::server_error},
+    call::{Caller, lasting::LAST_WRITE, recorded::failure, tasks::server_error},
     error::CallError,
     evidence::Outcome,
     journal::{Claimed, Fact, Journal, Settler, State},
-    operation::TaskHandle,
+    operation::{ConnectionName, TaskHandle},
 };
 
 /// What became of a task, if it has come to an end.
@@ -43,53 +45,64 @@ pub(in crate::call) fn gone(error: &CallError) -> Option<Fact> {
 }
 
 impl Caller<'_> {
-    /// Records what a task has told of its operation, unless somebody else is about to.
+    /// Records what a task has told of its operation, unless somebody else is about to. It goes on
+    /// when nobody waits for it, so that nothing stays claimed.
     pub(in crate::call) async fn note_task(
         &self,
         journal: &Journal,
         task: &TaskHandle,
         fact: Fact,
+        left: Duration,
     ) {
-        let Some(operation) = task.operation() else {
-            return;
-        };
-        let tell = |error| {
-            tracing::error!(%operation, %error, "the end of its task could not be recorded");
-        };
-        let (held, record) = match journal.claim(operation).await {
-            Ok(Claimed::Yes(held, record)) => (held, record),
-            // Nothing is lost: the server tells it again to whoever asks.
-            Ok(_) => return,
-            Err(error) => return tell(error),
-        };
-        // A handle can be put together by hand.
-        let is_its = record.intent.connection == self.line.name
-            && record.task().is_some_and(|kept| kept.id() == task.id());
-        let settles = !matches!(
-            fact,
-            Fact::Without {
-                outcome: Outcome::Unknown,
-                ..
-            }
-        );
-        let is_news = settles || record.state != State::OutcomeUnknown;
-        let noted = match is_its && is_news {
-            true => journal
-                .append(&held, fact)
-                .await
-                .map(|state| state.is_settled()),
-            false => Ok(false),
-        };
-        let left = match noted {
-            Ok(true) => return,
-            Ok(false) => journal.release(&held).await,
-            Err(error) => {
-                tell(error);
-                journal.release(&held).await
-            }
-        };
-        if let Err(error) = left {
-            tell(error);
+        let (journal, task) = (journal.clone(), task.clone());
+        let connection = self.line.name.clone();
+        let noting = tokio::spawn(async move { note(&journal, &connection, &task, fact).await });
+        // Nothing is lost where it takes longer.
+        let _ = tokio::time::timeout(left + LAST_WRITE, noting).await;
+    }
+}
+
+/// Records what a task has told of its operation, unless somebody else is about to.
+async fn note(journal: &Journal, connection: &ConnectionName, task: &TaskHandle, fact: Fact) {
+    let Some(operation) = task.operation() else {
+        return;
+    };
+    let tell = |error| {
+        tracing::error!(%operation, %error, "the end of its task could not be recorded");
+    };
+    let (held, record) = match journal.claim(operation).await {
+        Ok(Claimed::Yes(held, record)) => (held, record),
+        // Nothing is lost: the server tells it again to whoever asks.
+        Ok(_) => return,
+        Err(error) => return tell(error),
+    };
+    // A handle can be put together by hand.
+    let is_its = record.intent.connection == *connection
+        && record.task().is_some_and(|kept| kept.id() == task.id());
+    let settles = !matches!(
+        fact,
+        Fact::Without {
+            outcome: Outcome::Unknown,
+            ..
         }
+    );
+    let is_news = settles || record.state != State::OutcomeUnknown;
+    let noted = match is_its && is_news {
+        true => journal
+            .append(&held, fact)
+            .await
+            .map(|state| state.is_settled()),
+        false => Ok(false),
+    };
+    let left = match noted {
+        Ok(true) => return,
+        Ok(false) => journal.release(&held).await,
+        Err(error) => {
+            tell(error);
+            journal.release(&held).await
+        }
+    };
+    if let Err(error) = left {
+        tell(error);
     }
 }

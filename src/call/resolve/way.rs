@@ -24,7 +24,7 @@ pub(super) struct Way {
 /// What a contract allows.
 pub(super) enum ByContract {
     /// The same request once more.
-    Repeat(ClientRequest),
+    Repeat(Box<ClientRequest>),
     /// The status tool.
     LookUp,
 }
@@ -91,7 +91,7 @@ fn by_contract(
     };
     let arguments = Value::Object(arguments);
     let request = tool_request(&intent.tool, arguments, now, intent.key.as_ref())?;
-    Ok(ByContract::Repeat(request))
+    Ok(ByContract::Repeat(Box::new(request)))
 }
 
 /// Whether the contract in force is the one that the call was made under. One that was taken back

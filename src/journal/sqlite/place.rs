@@ -1,8 +1,8 @@
 //! The files of a journal: who may read them, and that one process at a time writes them.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
-    io,
+    fs::{File, Metadata, OpenOptions, TryLockError},
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -12,8 +12,11 @@ use super::StoreError;
 pub(super) struct Place {
     /// The database, without symbolic links on the way: two names of one file are one lock.
     pub(super) path: PathBuf,
-    _lock: File,
+    lock: File,
 }
+
+/// What the lock file holds once there is a journal.
+const USED: &[u8] = b"there is a journal\n";
 
 impl Place {
     /// Makes the database file where there is none, and locks it against other processes.
@@ -24,7 +27,7 @@ impl Place {
         let lock_path = beside(&path, ".lock");
         let lock = for_the_owner_alone(&lock_path).map_err(|error| refused(&lock_path, &error))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path, _lock: lock }),
+            Ok(()) => Ok(Self { path, lock }),
             Err(TryLockError::WouldBlock) => Err(StoreError::Locked(
                 format!(
                     "{} is locked; stop the process that has it, or open it read-only",
@@ -34,6 +37,30 @@ impl Place {
             )),
             Err(TryLockError::Error(error)) => Err(refused(&lock_path, &error)),
         }
+    }
+}
+
+impl Place {
+    pub(super) fn lock_path(&self) -> PathBuf {
+        beside(&self.path, ".lock")
+    }
+
+    /// Whether the files beside the database say that it held a journal.
+    pub(super) fn was_used(&self) -> bool {
+        let holds = |file: io::Result<Metadata>| file.is_ok_and(|file| file.len() > 0);
+        holds(self.lock.metadata()) || holds(std::fs::metadata(beside(&self.path, "-wal")))
+    }
+
+    /// Notes that there is a journal: from now on a database that is empty is one that was cut.
+    pub(super) fn is_used(&self) -> Result<(), StoreError> {
+        let noted = || {
+            if self.lock.metadata()?.len() == 0 {
+                (&self.lock).write_all(USED)?;
+                self.lock.sync_all()?;
+            }
+            Ok(())
+        };
+        noted().map_err(|error| refused(&self.lock_path(), &error))
     }
 }
 

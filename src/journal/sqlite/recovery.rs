@@ -10,6 +10,7 @@ use rusqlite::Connection;
 use super::{
     StoreError,
     book::{Book, Open},
+    log,
     place::Place,
     row::{COLUMNS, FROM, Raw, code},
     schema,
@@ -32,9 +33,11 @@ pub(super) fn open(
     let path = &place.path;
     let failed = |error| told(path, &error);
     refuse_a_stump(place)?;
+    log::examine(path)?;
     let mut connection = Connection::open(path).map_err(failed)?;
     prepare(&connection, busy_for, max_pages).map_err(failed)?;
     schema::migrate(path, &mut connection)?;
+    place.is_used()?;
     examine(place, &connection)?;
     let mut book = Book {
         path: path.clone(),
@@ -54,6 +57,17 @@ pub(super) fn open(
 /// A file that is shorter than any database is new to SQLite, which would begin it again.
 fn refuse_a_stump(place: &Place) -> Result<(), StoreError> {
     let length = std::fs::metadata(&place.path).map_or(0, |file| file.len());
+    if length == 0 && place.was_used() {
+        return Err(StoreError::Corrupt(
+            format!(
+                "{}: it is empty, and the files beside it say that there was a journal; put it back, \
+                 or remove {} and -wal to begin a new one",
+                place.path.display(),
+                place.lock_path().display()
+            )
+            .into(),
+        ));
+    }
     match (1..SHORTEST).contains(&length) {
         true => Err(StoreError::Corrupt(
             format!("{}: it is cut to {length} bytes", place.path.display()).into(),

@@ -15,10 +15,9 @@ const APPLICATION: i64 = 0x6d63_706a;
 /// operation is one statement: it happens whole or not at all, and the others of its group go on.
 ///
 /// The key has no index. Callers' keys are random, so each insert would touch a page of the index that
-/// no other one of its group does: with 200,000 operations and groups of 256, 130 µs per operation
-/// instead of 18 to 58 (release build, medians of a disk with an fdatasync of 120 µs; the other indexes
-/// grow at their end and cost nothing that could be measured). So the keys are a map in memory, built
-/// at the start: `cargo bench --bench journal` says what that costs.
+/// no other one of its group does: tried once on one disk with 200,000 operations and groups of 256, an
+/// operation cost several times as much. The other indexes grow at their end. So the keys are a map in
+/// memory, built at the start: `cargo bench --bench journal` says what that costs.
 const STEPS: &[&str] = &["
     CREATE TABLE hosts (host INTEGER PRIMARY KEY, name TEXT NOT NULL);
     CREATE TABLE operations (

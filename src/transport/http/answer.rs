@@ -302,7 +302,7 @@ fn is_late(event: &Sse, pulse: &Pulse) -> bool {
         JsonRpcMessage::Error(error) => error.id.clone(),
         _ => None,
     };
-    id.is_some_and(|id| pulse.calls.hear_late(&id, message).is_ok())
+    id.is_some_and(|id| pulse.calls.hear_late(&id, message).is_none())
 }
 
 fn events(response: reqwest::Response, limit: usize) -> Events {
