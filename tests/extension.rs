@@ -234,7 +234,7 @@ async fn what_a_host_before_left_is_not_repeated_at_a_server_that_offers_it_no_m
             assert_eq!(lost, Some(Unsettled::NoReceipts));
             let _ = supervisor.shutdown(Duration::from_secs(5)).await;
 
-            shop.push("no-offer");
+            std::fs::remove_file(shop.path().join("no-offer")).unwrap();
             shop.pull(lever);
             let builder = Supervisor::builder().journal(journal.clone());
             let supervisor = builder.start().await.unwrap();
@@ -242,7 +242,9 @@ async fn what_a_host_before_left_is_not_repeated_at_a_server_that_offers_it_no_m
             let unknown = journal.unknown().await.unwrap();
             assert_eq!(unknown.len(), 1);
             match supervisor.resolve(unknown[0].intent.operation).await {
-                Err(ResolveError::StillUnknown(unknown)) => assert_eq!(unknown.unsettled, Some(why)),
+                Err(ResolveError::StillUnknown(unknown)) => {
+                    assert_eq!(unknown.unsettled, Some(why))
+                }
                 other => panic!("{other:?}"),
             }
             assert_eq!(shop.received("call create_order"), 1);

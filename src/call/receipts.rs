@@ -110,7 +110,8 @@ impl Operation<'_> {
     /// How long ago its first attempt was made, by this process or by one before it.
     fn first_attempt_ago(&self) -> Duration {
         let here = self.first_attempt.map(|at| at.elapsed());
-        self.attempted_before.saturating_add(here.unwrap_or_default())
+        self.attempted_before
+            .saturating_add(here.unwrap_or_default())
     }
 
     /// Why receipts did not settle it, where they could not be relied on at all.
@@ -137,7 +138,7 @@ impl Operation<'_> {
         }
         let offer = self.receipts(without).offer;
         match offer.is_some_and(|offer| offer.look_up) {
-            true => self.ask().await,
+            true => self.ask_for_it().await,
             false => Ok(None),
         }
     }
@@ -155,12 +156,12 @@ impl Operation<'_> {
         self.receipts_hold(contract, generation)?;
         let offer = generation.and_then(|generation| self.line.receipts(generation));
         match offer.is_some_and(|offer| offer.look_up) {
-            true => self.ask().await,
+            true => self.ask_for_it().await,
             false => Ok(None),
         }
     }
 
-    async fn ask(&self) -> Result<Option<Done>, Unsettled> {
+    async fn ask_for_it(&self) -> Result<Option<Done>, Unsettled> {
         let (Some(tool), Some(key)) = (&self.tool, &self.key) else {
             return Ok(None);
         };
