@@ -84,8 +84,10 @@ async fn obey(store: &PostgresStore, held: &mut Option<Held>, words: &[&str]) ->
             Err(error) => wrong(&error),
         },
         ["unknown"] => {
-            let mut filter = Filter::default();
-            filter.states = Some(vec![State::OutcomeUnknown]);
+            let filter = Filter {
+                states: Some(vec![State::OutcomeUnknown]),
+                ..Filter::default()
+            };
             match store.list(&filter).await {
                 Ok(records) => records.len().to_string(),
                 Err(error) => wrong(&error),
@@ -229,8 +231,10 @@ async fn of_two_hosts_that_are_told_to_run_one_operation_one_dispatches_it() {
         }
         assert_eq!(won[0] + won[1], 41);
         let store = store(&schema).await;
-        let mut filter = Filter::default();
-        filter.limit = 1000;
+        let filter = Filter {
+            limit: 1000,
+            ..Filter::default()
+        };
         let records = store.list(&filter).await.unwrap();
         assert_eq!(records.len(), 41);
         for record in records {

@@ -145,8 +145,10 @@ async fn with_connections_ended_in_the_middle_what_was_acknowledged_is_there_onc
         let killed = killed.load(Ordering::SeqCst);
         assert!(killed >= ENOUGH && settled.len() >= 200);
 
-        let mut filter = Filter::default();
-        filter.limit = 100_000;
+        let filter = Filter {
+            limit: 100_000,
+            ..Filter::default()
+        };
         let records = store.list(&filter).await.unwrap();
         settled.sort();
         let there: Vec<_> = records.iter().map(|r| r.intent.operation).collect();
