@@ -104,7 +104,7 @@ pub use memory::MemoryStore;
 pub(crate) use moment::written as moment;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresSettings, PostgresStore};
-pub use record::{Entry, Fact, Failure, Impossible, Intent, Kept, Owner, Record, Settler};
+pub use record::{Entry, Fact, Failure, Holder, Impossible, Intent, Kept, Record, Settler};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept};

@@ -17,6 +17,15 @@ use names::{Names, existing, package_file, test_files};
 
 const TABLE: &str = "docs/protocol.md";
 
+/// The platform that this is built on: what other platforms need need not have been fetched.
+fn host() -> String {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let told = Command::new(rustc).arg("-vV").output().expect("rustc runs");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    host.expect("rustc names its host").to_owned()
+}
+
 /// Where the source of rmcp is that this package is built with.
 fn rmcp() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -26,6 +35,8 @@ fn rmcp() -> PathBuf {
             "--format-version",
             "1",
             "--offline",
+            "--filter-platform",
+            &host(),
             "--manifest-path",
         ])
         .arg(package_file("Cargo.toml"))

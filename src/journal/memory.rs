@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    record::{Entry, Fact, Intent, Owner, Record},
+    record::{Entry, Fact, Holder, Intent, Record},
     store::{Accepted, By, Claimed, Filter, Held, Store, StoreError, Stored, Swept},
     table::State,
 };
@@ -59,7 +59,7 @@ impl MemoryStore {
 impl Page {
     fn pass_on(&mut self) {
         self.fence += 1;
-        self.record.owner = Some(Owner::new(HOST, self.fence));
+        self.record.owner = Some(Holder::new(HOST, self.fence));
     }
 
     fn held(&self) -> Held {

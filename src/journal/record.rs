@@ -322,20 +322,20 @@ pub struct Record {
     pub history: Vec<Entry>,
     /// The host that has it, or had it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<Owner>,
+    pub owner: Option<Holder>,
 }
 
 /// Who has an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Owner {
+pub struct Holder {
     /// The host, anew at each of its starts.
     pub host: String,
     /// The fencing number: one more each time that the operation changes hands.
     pub fence: u64,
 }
 
-impl Owner {
+impl Holder {
     /// The host that calls itself `host`, with this fencing number.
     #[must_use]
     pub fn new(host: impl Into<String>, fence: u64) -> Self {

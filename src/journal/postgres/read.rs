@@ -5,7 +5,7 @@ use serde::Serialize;
 use tokio_postgres::{Row, types::FromSql};
 
 use super::moves;
-use crate::journal::{Entry, Intent, Owner, Record, StoreError};
+use crate::journal::{Entry, Holder, Intent, Record, StoreError};
 
 /// A record with what the store knows of it beside.
 pub(super) struct Found {
@@ -66,7 +66,7 @@ pub(super) fn found(row: &Row) -> Result<Found, StoreError> {
     }
     let fence: i64 = column(row, "fence")?;
     let fence = u64::try_from(fence).map_err(|_| damaged("its fencing number is negative"))?;
-    record.owner = Some(Owner {
+    record.owner = Some(Holder {
         host: column(row, "host")?,
         fence,
     });

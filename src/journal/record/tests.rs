@@ -131,7 +131,7 @@ fn records() -> Vec<Record> {
         for entry in entries(facts) {
             record.apply(entry).unwrap();
         }
-        record.owner = (i % 2 == 0).then(|| Owner::new("host-2", 4));
+        record.owner = (i % 2 == 0).then(|| Holder::new("host-2", 4));
         record
     });
     records.collect()

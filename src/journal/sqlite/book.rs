@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     journal::{
-        Accepted, Claimed, Entry, Fact, Held, Intent, Owner, Record, State, Swept, table::next,
+        Accepted, Claimed, Entry, Fact, Held, Holder, Intent, Record, State, Swept, table::next,
     },
     operation::{AttemptId, OperationId},
 };
@@ -257,7 +257,7 @@ impl Book {
             fence: open.fence + 1,
             ..open.held(row)
         };
-        record.owner = Some(Owner {
+        record.owner = Some(Holder {
             host: self.host_name.clone(),
             fence: held.fence,
         });

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{StoreError, trouble::told};
 use crate::{
-    journal::{Entry, Intent, Owner, Record, State},
+    journal::{Entry, Holder, Intent, Record, State},
     operation::{ConnectionName, IdempotencyKey, OperationId},
 };
 
@@ -173,7 +173,7 @@ impl Raw {
         if record.intent.operation != self.operation || code(record.state) != self.state {
             return Err(damaged("its row says something else than its history"));
         }
-        record.owner = Some(Owner {
+        record.owner = Some(Holder {
             host: self.host,
             fence: self.fence,
         });
