@@ -281,8 +281,10 @@ async fn a_store_that_hangs_keeps_nobody_who_resolves_past_the_deadline_and_noth
                 ["ledger_once", {"error": {"code": -32001, "message": "Session terminated"}}]},
                 {"on": "tools/call", "tool": "charge", "do": ["ledger_once", "answer"]}]});
             let world = World::new(wire, era, script).await;
-            let mut settings = JournalSettings::default();
-            settings.keep_arguments = true;
+            let settings = JournalSettings {
+                keep_arguments: true,
+                ..JournalSettings::default()
+            };
             let (supervisor, journal, store) = watched_with(settings).await;
             let contract = ToolContract::keyed("key");
             let spec = world.spec().contract("charge", contract).repeats(Repeats {

@@ -36,8 +36,10 @@ fn looked_up(absence_final_after: Option<Duration>) -> ToolContract {
 
 /// A journal in memory that keeps arguments, or does not.
 fn journal(keep_arguments: bool) -> Journal {
-    let mut settings = JournalSettings::default();
-    settings.keep_arguments = keep_arguments;
+    let settings = JournalSettings {
+        keep_arguments,
+        ..JournalSettings::default()
+    };
     Journal::new(MemoryStore::new(), settings)
 }
 

@@ -79,8 +79,10 @@ async fn settle(store: &dyn Store, text: &str) -> OperationId {
 }
 
 async fn all(store: &dyn Store) -> Result<Vec<Record>, StoreError> {
-    let mut filter = Filter::default();
-    filter.limit = usize::MAX;
+    let filter = Filter {
+        limit: usize::MAX,
+        ..Filter::default()
+    };
     store.list(&filter).await
 }
 
@@ -293,7 +295,7 @@ async fn what_is_opened_for_reading_reads_beside_its_writer_and_writes_nothing()
             let by_id = reader.find(By::Operation(held.operation)).await;
             let record = by_key.unwrap().unwrap();
             assert_eq!(by_id.unwrap().unwrap(), record);
-            assert_eq!(all(&reader).await.unwrap(), [record.clone()]);
+            assert_eq!(all(&reader).await.unwrap(), std::slice::from_ref(&record));
             record.state
         };
         assert_eq!(show().await, State::Dispatching);

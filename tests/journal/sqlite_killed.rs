@@ -21,8 +21,10 @@ async fn all(path: &Path) -> Vec<Record> {
     let store = SqliteStore::open(path)
         .await
         .expect("what was killed can be opened");
-    let mut filter = Filter::default();
-    filter.limit = usize::MAX;
+    let filter = Filter {
+        limit: usize::MAX,
+        ..Filter::default()
+    };
     let records = store.list(&filter).await.expect("and read");
     store.close().await.expect("and closed");
     records

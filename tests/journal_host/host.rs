@@ -182,9 +182,11 @@ fn spec(options: &Options, place: Place) -> Result<ConnectionSpec, Failed> {
 
 impl Host {
     async fn open(mut options: Options) -> Result<Self, Failed> {
-        let mut settings = JournalSettings::default();
-        settings.keep_arguments = options.keep_arguments;
-        settings.only_keyed = options.only_keyed;
+        let settings = JournalSettings {
+            keep_arguments: options.keep_arguments,
+            only_keyed: options.only_keyed,
+            ..JournalSettings::default()
+        };
         let journal = match (&options.journal, options.stop_at) {
             (JournalAt::File(path), Some(at)) => {
                 Journal::new(Stopping::at(at, SqliteStore::open(path).await?), settings)

@@ -113,8 +113,10 @@ async fn only_tool_calls_are_recorded_and_with_only_keyed_only_those_with_a_key(
         bounded(async {
             let (wire, era) = everywhere().next().unwrap();
             let world = World::new(wire, era, json!({})).await;
-            let mut settings = JournalSettings::default();
-            settings.only_keyed = only_keyed;
+            let settings = JournalSettings {
+                only_keyed,
+                ..JournalSettings::default()
+            };
             let (supervisor, journal) = with(settings).await;
             let spec = world.spec().contract("charge", ToolContract::keyed("key"));
             let server = supervisor.open("server", spec).await.unwrap();

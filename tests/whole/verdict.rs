@@ -82,7 +82,7 @@ impl Effects {
     }
 
     fn are_single(&self, found: &[Record], planned: &[Planned]) {
-        for (twice, many) in self.0.iter().filter(|(_, many)| **many > 1) {
+        if let Some((twice, many)) = self.0.iter().find(|(_, many)| **many > 1) {
             let of = |record: &&Record| mark(record, planned) == *twice;
             let of: Vec<_> = found.iter().filter(of).collect();
             panic!("{many} effects of {twice}: {of:#?}");
