@@ -176,12 +176,17 @@ impl Shop {
         shop
     }
 
-    /// What was ordered. The shop may have been killed before it had a table for that.
+    /// What was ordered. The shop may have been killed before it had a table for that, or a database.
     pub fn items(&self) -> Vec<String> {
-        let shop = self.tables();
-        let Ok(true) = shop.table_exists(None, "orders") else {
+        let database = self.dir.path().join("shop.db");
+        if !database.try_exists().expect("its folder can be read") {
             return Vec::new();
-        };
+        }
+        let shop = self.tables();
+        let has_orders = shop.table_exists(None, "orders");
+        if !has_orders.expect("its tables can be read") {
+            return Vec::new();
+        }
         let select = shop.prepare("SELECT item FROM orders");
         let mut select = select.expect("it can be read");
         let items = select.query_map([], |row| row.get(0));
