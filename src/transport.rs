@@ -8,6 +8,8 @@ mod calls;
 pub(crate) mod clock;
 mod decode;
 mod frame;
+#[cfg(test)]
+mod hostile;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod ordered;

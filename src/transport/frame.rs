@@ -52,11 +52,19 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
+    /// How much memory it holds.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     fn take_buffered(&mut self) -> Option<Frame> {
         let end = self.buffer[self.scanned..].iter().position(|b| *b == b'\n');
         let Some(end) = end.map(|at| self.scanned + at) else {
             self.scanned = self.buffer.len();
-            if self.skipping.is_some() || self.buffer.len() > self.limit {
+            // The last byte may be the first one of the line's end.
+            let line = self.buffer.strip_suffix(b"\r").unwrap_or(&self.buffer);
+            if self.skipping.is_some() || line.len() > self.limit {
                 let scanner = self.skipping.get_or_insert_default();
                 scanner.feed(&self.buffer);
                 self.buffer.clear();
@@ -88,6 +96,9 @@ pub(crate) fn id_in(bytes: &[u8]) -> Option<i64> {
     scanner.feed(bytes);
     scanner.found()
 }
+
+/// The bytes of `i64::MIN`.
+const LONGEST_ID: usize = 20;
 
 /// Finds the numeric `"id"` of a JSON object piece by piece, without keeping the object.
 ///
@@ -150,19 +161,24 @@ impl IdScanner {
                 self.in_id = false;
                 self.text.clear();
             }
+            b' ' | b'\t' | b'\r' | b'\n' => self.in_id &= self.number.is_empty(),
             _ if self.in_id && self.depth == 1 => self.digit(byte),
             _ => {}
         }
     }
 
+    /// One more than the longest number has, so that what is no whole number is not cut to one.
     fn digit(&mut self, byte: u8) {
-        if (byte.is_ascii_digit() || byte == b'-') && self.number.len() < 20 {
+        if self.number.len() <= LONGEST_ID {
             self.number.push(byte);
         }
     }
 
     fn found(&self) -> Option<i64> {
-        std::str::from_utf8(&self.number).ok()?.parse().ok()
+        let text = std::str::from_utf8(&self.number).ok()?;
+        let number: i64 = text.parse().ok()?;
+        // Neither "+7" nor "007" is how we write one.
+        (number.to_string() == text).then_some(number)
     }
 }
 
@@ -205,6 +221,16 @@ mod tests {
         let all = frames(big.as_bytes(), 1_000).await;
         assert_eq!(all[0], Frame::TooLarge(Some(42)));
         assert_eq!(all[1], Frame::Line(b"next".to_vec()));
+    }
+
+    #[tokio::test]
+    async fn a_line_of_the_limit_is_read_wherever_its_end_is_cut() {
+        let text = b"12345\r\nrest";
+        for cut in 0..text.len() {
+            let stream = tokio::io::AsyncReadExt::chain(&text[..cut], &text[cut..]);
+            let mut reader = FrameReader::new(stream, 5);
+            assert_eq!(reader.next().await.unwrap(), Frame::Line(b"12345".to_vec()));
+        }
     }
 
     #[test]
