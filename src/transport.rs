@@ -12,6 +12,7 @@ mod frame;
 mod hostile;
 #[cfg(feature = "http")]
 pub(crate) mod http;
+pub(crate) mod lane;
 pub(crate) mod ordered;
 #[cfg(feature = "stdio")]
 pub(crate) mod stdio;
