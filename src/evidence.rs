@@ -242,4 +242,83 @@ mod tests {
         assert!(!e.to_string().contains("4242"));
         assert_eq!(e.message, "bad card 4242");
     }
+
+    #[test]
+    fn an_outcome_a_loss_and_an_error_say_what_they_are() {
+        let said = [
+            Outcome::NotSent,
+            Outcome::Rejected,
+            Outcome::Failed,
+            Outcome::Unknown,
+        ]
+        .map(|outcome| outcome.to_string());
+        assert_eq!(said, ["not sent", "rejected", "failed", "outcome unknown"]);
+
+        let terminated = |status| Loss::Terminated { status }.to_string();
+        assert_eq!(terminated(None), "the server says that the session is over");
+        assert!(terminated(Some(404)).ends_with("(HTTP status 404)"));
+
+        let exited = |exit: Option<&str>, stderr: &str| {
+            let (exit, stderr) = (exit.map(str::to_owned), stderr.to_owned());
+            Loss::Exited { exit, stderr }.to_string()
+        };
+        assert_eq!(exited(None, ""), "the server's process exited");
+        assert_eq!(
+            exited(Some("exit status: 3"), "no key\n"),
+            "the server's process exited (exit status: 3); its stderr ended with: no key"
+        );
+
+        let error = ServerError {
+            code: 7,
+            message: "4242".into(),
+            data: None,
+        };
+        let shown = format!("{error:?}");
+        assert!(shown.contains("ServerError") && shown.contains('7'), "{shown}");
+        assert!(!shown.contains("4242"), "{shown}");
+    }
+
+    #[test]
+    fn a_status_of_success_is_no_failure_and_a_refusal_is_one_of_two() {
+        let with = |status| WireReport {
+            status,
+            challenge: Some("Bearer".into()),
+            refused_token: Some(AccessToken::new("secret")),
+            ..WireReport::default()
+        };
+        for status in [None, Some(200), Some(204), Some(299)] {
+            assert_eq!(with(status).failed_status(), None, "{status:?}");
+            assert_eq!(with(status).refusal(), None, "{status:?}");
+        }
+        for status in [199, 300, 401, 403, 500] {
+            assert_eq!(with(Some(status)).failed_status(), Some(status));
+            let refusal = matches!(status, 401 | 403).then(|| Refusal {
+                token: Some(AccessToken::new("secret")),
+                status,
+                header: Some("Bearer".into()),
+            });
+            assert_eq!(with(Some(status)).refusal(), refusal);
+        }
+    }
+
+    #[test]
+    fn a_cell_tells_what_it_was_told() {
+        let cell = DispatchCell::new();
+        assert!(!cell.was_recalled() && !cell.was_begun() && !cell.waits_for_token());
+        cell.note_wait_for_token(true);
+        assert!(cell.waits_for_token());
+        cell.note_wait_for_token(false);
+        assert!(!cell.waits_for_token());
+        assert_eq!(cell.reported(), None);
+        for status in [401, 200] {
+            cell.report(WireReport {
+                status: Some(status),
+                ..WireReport::default()
+            });
+        }
+        let status = cell.reported().and_then(|report| report.status);
+        assert_eq!(status, Some(401), "the first report stays");
+        assert!(cell.recall());
+        assert!(cell.was_recalled() && !cell.was_begun());
+    }
 }

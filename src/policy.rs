@@ -504,6 +504,45 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_needed_where_the_server_is_to_know_it() {
+        for (contract, needs) in [
+            (ToolContract::AtMostOnce, false),
+            (ToolContract::ReadOnly, false),
+            (ToolContract::Idempotent, false),
+            (ToolContract::keyed("key"), true),
+            (ToolContract::status("find", "key"), true),
+            (ToolContract::Receipts, true),
+        ] {
+            assert_eq!(contract.needs_key(), needs, "{contract:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_contracts_go_before_those_behind_them() {
+        let own = Contracts::none().with("pay", ToolContract::Idempotent);
+        let more = Contracts::none()
+            .with("pay", ToolContract::ReadOnly)
+            .with("find", ToolContract::ReadOnly);
+        let both = own.then(&more);
+        assert_eq!(both.for_tool("pay"), &ToolContract::Idempotent);
+        assert_eq!(both.for_tool("find"), &ToolContract::ReadOnly);
+        assert_eq!(both.for_tool("other"), &ToolContract::AtMostOnce);
+    }
+
+    #[test]
+    fn two_parts_of_a_pattern_do_not_share_what_they_match() {
+        let matches = |pattern: &str, name| {
+            let contracts = Contracts::none().with(pattern, ToolContract::ReadOnly);
+            contracts.for_tool(name) == &ToolContract::ReadOnly
+        };
+        assert!(matches("*ab*ab", "abab"));
+        assert!(!matches("*ab*ab", "ab"));
+        assert!(!matches("a*a", "a"));
+        assert!(matches("a*bc*d", "a-bc-d"));
+        assert!(!matches("a*bcd*d", "abcd"));
+    }
+
+    #[test]
     fn patterns_match_whole_names() {
         let c = Contracts::none()
             .with("get_*", ToolContract::ReadOnly)

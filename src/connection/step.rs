@@ -331,6 +331,40 @@ mod tests {
     }
 
     #[test]
+    fn an_operation_is_handed_over_where_there_is_room_and_nobody_waits_before_it() {
+        let (gate, now) = (TestGate::new(), Instant::now());
+        for mut state in [State::owned(), State::lent()] {
+            if state.phase == Phase::Idle {
+                state.step(GOOD, now, &gate);
+                state.step(Input::Started, now, &gate);
+            }
+            for (others, room, step) in [
+                (false, true, Step::HandOver),
+                (false, false, Step::Wait),
+                (true, true, Step::Wait),
+                (true, false, Step::Wait),
+            ] {
+                let health = Health::Good;
+                let input = Input::Operation {
+                    health,
+                    others,
+                    room,
+                };
+                assert_eq!(state.step(input, now, &gate), step, "{others} {room}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_that_is_over_is_replaced_where_the_runtime_owns_it() {
+        let (gate, now) = (TestGate::new(), Instant::now());
+        let mut state = State::owned();
+        state.step(GOOD, now, &gate);
+        state.step(Input::Started, now, &gate);
+        assert_eq!(state.step(operation(Health::Over), now, &gate), START);
+    }
+
+    #[test]
     fn a_failed_start_is_told_to_all_who_wait_and_is_not_looped() {
         let (gate, now) = (TestGate::new(), Instant::now());
         let mut state = State::owned();

@@ -17,6 +17,7 @@ use crate::{
     policy::ToolContract,
 };
 
+mod read;
 #[cfg(test)]
 mod tests;
 
@@ -311,7 +312,11 @@ impl Fact {
 }
 
 /// An operation as the journal knows it.
+///
+/// One that is read, say from an export, is folded from its history again: where that cannot have
+/// happened, or comes to another state than stands there, it is no record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "read::Written")]
 #[non_exhaustive]
 pub struct Record {
     /// What it asks.

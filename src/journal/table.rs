@@ -227,6 +227,15 @@ mod tests {
     }
 
     #[test]
+    fn each_state_has_words_of_its_own() {
+        let words = State::ALL.map(|state| state.to_string());
+        for (n, word) in words.iter().enumerate() {
+            assert!(!word.is_empty() && !words[..n].contains(word), "{word:?}");
+        }
+        assert_eq!(State::OutcomeUnknown.to_string(), "outcome unknown");
+    }
+
+    #[test]
     fn all_110_cells_are_as_they_are_written_here() {
         let rows = TABLE.lines().map(str::trim).filter(|l| !l.is_empty());
         let rows: Vec<Vec<&str>> = rows.map(|l| l.split_whitespace().collect()).collect();

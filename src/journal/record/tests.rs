@@ -180,6 +180,33 @@ fn what_is_absent_in_a_record_is_read_as_nothing() {
 }
 
 #[test]
+fn a_line_whose_state_is_not_what_its_history_comes_to_is_no_record() {
+    for (line, record) in GOLDEN.lines().zip(records()) {
+        for state in State::ALL {
+            let mut changed: Value = serde_json::from_str(line).unwrap();
+            changed["state"] = serde_json::to_value(state).unwrap();
+            let read = serde_json::from_value::<Record>(changed);
+            match state == record.state {
+                true => assert_eq!(read.unwrap(), record),
+                false => {
+                    let said = read.unwrap_err().to_string();
+                    assert!(
+                        said.contains(&record.intent.operation.to_string()),
+                        "{said}"
+                    );
+                }
+            }
+        }
+        let mut cut: Value = serde_json::from_str(line).unwrap();
+        let history = cut["history"].as_array_mut().unwrap();
+        if !history.is_empty() {
+            history.remove(0);
+            assert!(serde_json::from_value::<Record>(cut).is_err(), "{line}");
+        }
+    }
+}
+
+#[test]
 fn a_float_comes_back_as_the_number_that_it_was() {
     // Numbers that a parser which is only nearly exact reads as their neighbours.
     for number in [

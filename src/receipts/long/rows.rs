@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use rusqlite::{OptionalExtension as _, Transaction, params};
+use rusqlite::{OptionalExtension as _, Transaction, params, types::Type};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -367,7 +367,6 @@ fn receipt_of(tx: &Transaction<'_>, id: OperationId) -> Result<Option<Receipt>, 
 }
 
 fn row_of(tx: &Transaction<'_>, id: OperationId) -> Result<Option<Row>, Failure> {
-    let json = |text: String| serde_json::from_str(&text).unwrap_or_default();
     let mut found = tx.prepare_cached(
         "SELECT host, arguments, checkpoint, done, message, cancel_requested, updated_at \
          FROM mcp_receipts_work WHERE id = ?1",
@@ -378,8 +377,8 @@ fn row_of(tx: &Transaction<'_>, id: OperationId) -> Result<Option<Row>, Failure>
             let checkpoint: Option<String> = row.get(2)?;
             Ok(Row {
                 host: row.get(0)?,
-                arguments: serde_json::from_str(&arguments).unwrap_or_default(),
-                checkpoint: checkpoint.map(json),
+                arguments: parsed(1, &arguments)?,
+                checkpoint: checkpoint.map(|text| parsed(2, &text)).transpose()?,
                 done: row.get(3)?,
                 message: row.get(4)?,
                 cancel_requested: row.get(5)?,
@@ -388,6 +387,13 @@ fn row_of(tx: &Transaction<'_>, id: OperationId) -> Result<Option<Row>, Failure>
         })
         .optional()?;
     Ok(row)
+}
+
+/// What is damaged is an error: a work is not to go on with other arguments than it was begun with.
+fn parsed<T: serde::de::DeserializeOwned>(column: usize, text: &str) -> rusqlite::Result<T> {
+    serde_json::from_str(text).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into())
+    })
 }
 
 fn forget(tx: &Transaction<'_>, id: OperationId) -> Result<(), Failure> {
