@@ -38,7 +38,7 @@ const PARTS: [Part; 13] = [
     ("large", speed::large),
     ("structured", speed::structured),
     ("instructions", count::instructions),
-    ("instructions-structured", count::structured),
+    ("structured-counted", count::structured),
     ("held", count::held),
     ("order", order::order),
     ("fan-out", fan_out::fan_out),
