@@ -256,7 +256,7 @@ async fn probe(session: &Session, limit: Duration) -> bool {
         ClientRequest::DiscoverRequest(DiscoverRequest::new(DiscoverRequestParams {}))
     };
     let cell = Arc::new(DispatchCell::new());
-    let Ok(mut pending) = session.hand_over(request, &cell, &Along::default()) else {
+    let Ok(mut pending) = session.hand_over(&Arc::new(request), &cell, &Along::default()) else {
         return false;
     };
     let answered = tokio::select! {
@@ -283,7 +283,7 @@ async fn set_log_level(session: &Session) {
         return;
     };
     let cell = Arc::new(DispatchCell::new());
-    if let Ok(mut pending) = session.hand_over(request, &cell, &Along::default()) {
+    if let Ok(mut pending) = session.hand_over(&Arc::new(request), &cell, &Along::default()) {
         tokio::select! {
             biased;
             _ = pending.answer() => {}
