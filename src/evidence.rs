@@ -5,11 +5,12 @@
 //! function: from what came back to what the caller may be told and what becomes of the session.
 
 mod judge;
+mod raw;
 
 use std::{
     fmt,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
 };
@@ -17,6 +18,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::credentials::{AccessToken, CredentialsError, Refusal};
+
+pub(crate) use raw::RawResult;
 
 pub use judge::{
     CameBack, JudgeRules, NotFoundMeans, SessionAfter, SessionEndedList, judge, retry_after_seconds,
@@ -67,6 +70,7 @@ pub struct DispatchCell {
     state: AtomicU8,
     waits_for_token: AtomicBool,
     report: OnceLock<WireReport>,
+    raw: OnceLock<Arc<RawResult>>,
 }
 
 impl DispatchCell {
@@ -135,6 +139,16 @@ impl DispatchCell {
     /// Notes what the transport saw. The first report stays.
     pub fn report(&self, report: WireReport) {
         let _ = self.report.set(report);
+    }
+
+    /// Keeps the answer as it came, of which rmcp gets a stub. The first one stays.
+    pub(crate) fn keep(&self, raw: RawResult) {
+        let _ = self.raw.set(Arc::new(raw));
+    }
+
+    /// The answer as it came, where it was kept so.
+    pub(crate) fn kept(&self) -> Option<Arc<RawResult>> {
+        self.raw.get().cloned()
     }
 
     /// What the transport saw, if it saw anything worth telling.

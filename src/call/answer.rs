@@ -1,12 +1,17 @@
 //! What a tool answered.
 
+use std::sync::Arc;
+
 use rmcp::model::{
     CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, InputRequiredResult,
     ServerResult,
 };
 use serde_json::Value;
 
-use crate::operation::{Generation, IdempotencyKey, OperationId, TaskHandle};
+use crate::{
+    evidence::RawResult,
+    operation::{Generation, IdempotencyKey, OperationId, TaskHandle},
+};
 
 /// The answer to a `tools/call`.
 ///
@@ -29,6 +34,11 @@ pub struct ToolAnswer {
 #[derive(Clone)]
 pub(super) enum Body {
     Complete(CallToolResult),
+    /// A large result, as it came.
+    Raw {
+        raw: Arc<RawResult>,
+        is_error: bool,
+    },
     InputRequired(InputRequiredResult),
     Task(CreateTaskResult),
 }
@@ -63,7 +73,7 @@ impl ToolAnswer {
     #[must_use]
     pub fn kind(&self) -> AnswerKind {
         match self.body {
-            Body::Complete(_) => AnswerKind::Complete,
+            Body::Complete(_) | Body::Raw { .. } => AnswerKind::Complete,
             Body::InputRequired(_) => AnswerKind::InputRequired,
             Body::Task(_) => AnswerKind::Task,
         }
@@ -72,16 +82,17 @@ impl ToolAnswer {
     /// Whether the tool itself says that it failed.
     #[must_use]
     pub fn is_error(&self) -> bool {
-        matches!(&self.body, Body::Complete(result) if result.is_error == Some(true))
+        match &self.body {
+            Body::Complete(result) => result.is_error == Some(true),
+            Body::Raw { is_error, .. } => *is_error,
+            Body::InputRequired(_) | Body::Task(_) => false,
+        }
     }
 
     /// The content blocks of a complete answer.
     #[must_use]
     pub fn content(&self) -> &[ContentBlock] {
-        match &self.body {
-            Body::Complete(result) => &result.content,
-            Body::InputRequired(_) | Body::Task(_) => &[],
-        }
+        self.result().map_or(&[], |result| &result.content)
     }
 
     /// The text blocks of a complete answer, one after another on lines of their own.
@@ -99,9 +110,38 @@ impl ToolAnswer {
     /// The structured content of a complete answer.
     #[must_use]
     pub fn structured(&self) -> Option<&Value> {
+        self.result()?.structured_content.as_ref()
+    }
+
+    fn result(&self) -> Option<&CallToolResult> {
         match &self.body {
-            Body::Complete(result) => result.structured_content.as_ref(),
+            Body::Complete(result) => Some(result),
+            Body::Raw { raw, .. } => Some(raw.read()),
             Body::InputRequired(_) | Body::Task(_) => None,
+        }
+    }
+
+    /// The JSON of the result, as the server wrote it, where it was kept so.
+    ///
+    /// A complete answer of 16 KiB and more that came over a byte stream, or as the JSON body of an HTTP
+    /// answer, is kept as it came, and read when [`content`](Self::content), [`text`](Self::text),
+    /// [`structured`](Self::structured) or [`into_rmcp`](Self::into_rmcp) are first asked for. Whoever only
+    /// passes it on has it here without that. That it can be read was found out when it came. The
+    /// answers of journaled calls and of lent connections are read at once.
+    #[must_use]
+    pub fn raw(&self) -> Option<&str> {
+        match &self.body {
+            Body::Raw { raw, .. } => Some(raw.text()),
+            _ => None,
+        }
+    }
+
+    /// The JSON of the structured content, as the server wrote it, where [it was kept so](Self::raw).
+    #[must_use]
+    pub fn raw_structured(&self) -> Option<&str> {
+        match &self.body {
+            Body::Raw { raw, .. } => raw.structured_text(),
+            _ => None,
         }
     }
 
@@ -110,7 +150,7 @@ impl ToolAnswer {
     pub fn task_id(&self) -> Option<&str> {
         match &self.body {
             Body::Task(created) => Some(&created.task.task_id),
-            Body::Complete(_) | Body::InputRequired(_) => None,
+            Body::Complete(_) | Body::Raw { .. } | Body::InputRequired(_) => None,
         }
     }
 
@@ -128,7 +168,7 @@ impl ToolAnswer {
     pub fn input_required(&self) -> Option<&InputRequiredResult> {
         match &self.body {
             Body::InputRequired(asked) => Some(asked),
-            Body::Complete(_) | Body::Task(_) => None,
+            Body::Complete(_) | Body::Raw { .. } | Body::Task(_) => None,
         }
     }
 
@@ -180,6 +220,7 @@ impl ToolAnswer {
     pub fn into_rmcp(self) -> CallToolResponse {
         match self.body {
             Body::Complete(result) => CallToolResponse::Complete(result),
+            Body::Raw { raw, .. } => CallToolResponse::Complete(raw.whole()),
             Body::InputRequired(result) => CallToolResponse::InputRequired(result),
             Body::Task(result) => CallToolResponse::Task(result),
         }

@@ -9,7 +9,7 @@ use rmcp::{
 use tokio::sync::oneshot;
 
 use super::{Answer, Pending};
-use crate::{operation::Generation, transport::Pulse};
+use crate::{evidence::DispatchCell, operation::Generation, transport::Pulse};
 
 /// What is left of a wait that was given up: the answer may still come, until the session ends.
 ///
@@ -20,6 +20,8 @@ pub(crate) struct Late {
     id: RequestId,
     /// What rmcp had in hand before it heard that nobody waits.
     in_hand: Option<oneshot::Receiver<Result<ServerResult, ServiceError>>>,
+    /// Where it may be as it came.
+    cell: Arc<DispatchCell>,
     /// What our own transport hears after that.
     heard: Option<oneshot::Receiver<Result<ServerResult, ErrorData>>>,
 }
@@ -44,6 +46,7 @@ impl Pending {
             pulse: Arc::clone(&self.pulse),
             id: self.id.clone(),
             in_hand,
+            cell: Arc::clone(&self.cell),
             heard,
         })
     }
@@ -70,7 +73,10 @@ impl Late {
                 answer = or_never(&mut self.in_hand) => {
                     self.in_hand = None;
                     match answer {
-                        Ok(Ok(result)) => return Some(Ok(result)),
+                        Ok(Ok(result)) => {
+                            let whole = self.cell.kept().map(|raw| raw.whole().into());
+                            return Some(Ok(whole.unwrap_or(result)));
+                        }
                         Ok(Err(ServiceError::McpError(error))) => return Some(Err(error)),
                         // rmcp has heard that nobody waits.
                         _ => {}

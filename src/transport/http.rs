@@ -32,9 +32,11 @@ pub(crate) use endpoint::Endpoint;
 pub(crate) use endpoint::provide_cryptography;
 use exchange::Exchange;
 pub(crate) use handshake::Handshake;
-use reading::{answers, chain, drain, fault_of, media_type_is, message_in, not_known, text_header};
+use reading::{
+    answers, as_it_came, chain, drain, fault_of, media_type_is, message_in, not_known, text_header,
+};
 
-use super::{Pulse, decode, server_error};
+use super::{Pulse, server_error};
 use crate::{
     evidence::{Loss, WireFault, WireReport},
     spec::Tokens,
@@ -225,14 +227,7 @@ impl HttpClient {
             Ok(body) => body,
             Err(fault) => return Err(self.broken(&exchange, report, fault)),
         };
-        let short = exchange
-            .is_tool_call
-            .then(|| decode::tool_answer(&body))
-            .flatten();
-        let decoded = match short {
-            Some((_, answer)) => Ok(answer),
-            None => message_in(&body),
-        };
+        let decoded = as_it_came(body, &exchange);
         match decoded {
             Ok(answer) if answers(&answer, &id) => {
                 self.report(&exchange, report);

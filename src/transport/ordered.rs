@@ -7,23 +7,20 @@
 //! Ids on the wire are unique within the connection, not only within the session, so an answer that
 //! belongs to an older session can never be taken for one of this session.
 
+mod desk;
 mod writer;
 
 use std::{
-    collections::HashMap,
     future::{Future, Ready, ready},
     io,
     sync::Arc,
     time::Duration,
 };
 
+use desk::Desk;
 use rmcp::{
     RoleClient,
-    model::{
-        ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, ErrorData,
-        GetMeta as _, JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification,
-        ServerResult,
-    },
+    model::{ClientJsonRpcMessage, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage},
     transport::Transport,
 };
 use tokio::{
@@ -35,18 +32,11 @@ use tokio_util::sync::CancellationToken;
 use writer::{Outgoing, Writer};
 
 use super::{
-    ExitWatch, Pulse, decode,
-    frame::{Frame, FrameReader, id_in},
+    ExitWatch, Pulse,
+    frame::{Frame, FrameReader},
     witness::{cell_of, closed},
 };
-use crate::{
-    event::Dropped,
-    evidence::{DispatchCell, Loss, WireFault, WireReport},
-};
-
-/// How many ids each generation has to itself. JSON numbers are exact up to 2^53, which leaves
-/// room for two million generations.
-const IDS_PER_GENERATION: i64 = 1 << 32;
+use crate::evidence::Loss;
 
 /// How long the reader goes on after the process has exited or the writer has failed. Whatever the
 /// server wrote before is in the pipe already; only a grandchild can keep the pipe open longer.
@@ -61,30 +51,11 @@ pub(crate) struct OrderedTransport<R> {
     queue: mpsc::UnboundedSender<Outgoing>,
     /// Messages of our own making, which rmcp is to take for the server's.
     made_up: mpsc::UnboundedReceiver<ServerJsonRpcMessage>,
-    outstanding: HashMap<i64, Asked>,
-    first_id: i64,
-    /// The lowest id that no request had: a second handshake counts from zero again.
-    next_id: i64,
+    desk: Desk,
     pulse: Arc<Pulse>,
     exit: Option<ExitWatch>,
     writer_failed: CancellationToken,
-    discover: Discover,
     ending: Ending,
-}
-
-/// The id of no request of this session's.
-struct NoneOfOurs;
-
-/// A request that waits for its answer.
-struct Asked {
-    cell: Option<Arc<DispatchCell>>,
-    tool_call: bool,
-}
-
-/// The `server/discover` of the handshake and its time limit, where there is one to fall back to.
-struct Discover {
-    limit: Option<Duration>,
-    waiting: Option<(i64, Instant)>,
 }
 
 enum Ending {
@@ -129,182 +100,27 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
                 () = writer.run() => {}
             }
         });
-        let generations_before =
-            i64::try_from(pulse.generation.0.saturating_sub(1)).unwrap_or(i64::MAX);
         Self {
             reader: FrameReader::new(read, options.max_frame_bytes),
             limit: options.max_frame_bytes,
             queue,
             made_up,
-            outstanding: HashMap::new(),
-            first_id: generations_before.saturating_mul(IDS_PER_GENERATION),
-            next_id: 0,
+            desk: Desk::new(Arc::clone(&pulse), options.discover_limit),
             pulse,
             exit: options.exit,
             writer_failed,
-            discover: Discover {
-                limit: options.discover_limit,
-                waiting: None,
-            },
             ending: Ending::No,
         }
     }
 
-    /// `whole`: whether the line had its end. Half a frame is no answer, but not a bad one either.
-    fn on_line(&mut self, line: &[u8], whole: bool) -> Option<ServerJsonRpcMessage> {
-        let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
-        if line.iter().all(u8::is_ascii_whitespace) {
-            return None;
-        }
-        let message = match self.tool_answer(line) {
-            Some(message) => Ok(message),
-            None => serde_json::from_slice::<ServerJsonRpcMessage>(line),
-        };
-        match message {
-            Ok(message) => {
-                self.pulse.hear();
-                self.on_message(message)
-            }
-            Err(error) => {
-                self.pulse.drop_frame(Dropped::Garbage);
-                if !whole {
-                    return None;
-                }
-                // The error's own text is not kept: it quotes what the server sent.
-                let what = match error.classify() {
-                    serde_json::error::Category::Data => "it is JSON, but not a message of MCP",
-                    _ => "it is not JSON",
-                };
-                self.give_up(id_in(line), WireFault::BadAnswer(what.into()))
-            }
-        }
-    }
-
-    /// The answer to a tool call, by the short way.
-    fn tool_answer(&self, line: &[u8]) -> Option<ServerJsonRpcMessage> {
-        let (id, message) = decode::tool_answer(line)?;
-        let local = id.checked_sub(self.first_id)?;
-        let tool_call = match self.outstanding.get(&local) {
-            Some(asked) => asked.tool_call,
-            // Only a tool call is waited for that long.
-            None => self.pulse.calls.expects(&RequestId::Number(local)),
-        };
-        tool_call.then_some(message)
-    }
-
-    fn on_message(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
-        if let JsonRpcMessage::Response(response) = &mut message
-            && let ServerResult::SubscriptionsListenResult(result) = &mut response.result
-            && let Some(Ok(local)) = result.meta.subscription_id().map(|id| self.local(&id))
-        {
-            result.meta.set_subscription_id(RequestId::Number(local));
-        }
-        let id = match &mut message {
-            JsonRpcMessage::Response(response) => &mut response.id,
-            JsonRpcMessage::Error(error) => match &mut error.id {
-                Some(id) => id,
-                None => return Some(message),
-            },
-            JsonRpcMessage::Notification(notification) => {
-                return match self.about_ours(&mut notification.notification) {
-                    true => Some(message),
-                    false => {
-                        self.pulse.drop_frame(Dropped::Unmatched);
-                        None
-                    }
-                };
-            }
-            JsonRpcMessage::Request(_) => return Some(message),
-        };
-        let local = self.local(id).ok();
-        let asked = local.filter(|n| self.settle(*n).is_some());
-        match asked {
-            Some(local) => {
-                *id = RequestId::Number(local);
-                Some(message)
-            }
-            None => {
-                let unheard = match local.map(RequestId::Number) {
-                    Some(local) => self.pulse.calls.hear_late(&local, message).is_some(),
-                    None => true,
-                };
-                if unheard {
-                    self.pulse.drop_frame(Dropped::Unmatched);
-                }
-                None
-            }
-        }
-    }
-
-    /// The id by which rmcp knows the request that has this one on the wire.
-    fn local(&self, wire_id: &RequestId) -> Result<i64, NoneOfOurs> {
-        let wire_id = match wire_id {
-            RequestId::Number(n) => Some(*n),
-            RequestId::String(s) => s.parse().ok(),
-        };
-        let local = wire_id.and_then(|n| n.checked_sub(self.first_id));
-        local.ok_or(NoneOfOurs)
-    }
-
-    /// Has a notification speak of our requests by the ids that rmcp knows. `false`: it speaks of a
-    /// subscription that is none of this session's.
-    fn about_ours(&self, notification: &mut ServerNotification) -> bool {
-        if let ServerNotification::CancelledNotification(cancelled) = notification {
-            // A server cancels requests of its own by this, or a standing request of ours.
-            if let Some(id) = &mut cancelled.params.request_id
-                && let Ok(local) = self.local(id)
-                && self.outstanding.contains_key(&local)
-            {
-                *id = RequestId::Number(local);
-            }
-            return true;
-        }
-        let Some(id) = notification.get_meta().subscription_id() else {
-            return true;
-        };
-        let Ok(local) = self.local(&id) else {
-            return true;
-        };
-        if !self.outstanding.contains_key(&local) {
-            return false;
-        }
-        let id = RequestId::Number(local);
-        notification.get_meta_mut().set_subscription_id(id);
-        true
-    }
-
-    /// Takes a request off the list of those that wait for an answer.
-    fn settle(&mut self, id: i64) -> Option<Asked> {
-        if self.discover.waiting.is_some_and(|(probe, _)| probe == id) {
-            self.discover.waiting = None;
-        }
-        self.outstanding.remove(&id)
-    }
-
-    /// Ends the wait for an answer that came and cannot be read.
-    fn give_up(&mut self, wire_id: Option<i64>, fault: WireFault) -> Option<ServerJsonRpcMessage> {
-        let id = wire_id?.checked_sub(self.first_id)?;
-        let asked = self.settle(id)?;
-        self.pulse.hear();
-        if let Some(cell) = asked.cell {
-            cell.report(WireReport {
-                fault: Some(fault),
-                ..WireReport::default()
-            });
-        }
-        Some(made_up_error(id, ErrorCode::INTERNAL_ERROR))
-    }
-
     fn on_frame(&mut self, frame: io::Result<Frame>) -> Option<ServerJsonRpcMessage> {
+        let lines = &mut self.reader.lines;
         match frame {
-            Ok(Frame::Line(line)) => self.on_line(&line, true),
-            Ok(Frame::TooLarge(id)) => {
-                self.pulse.drop_frame(Dropped::TooLarge);
-                self.give_up(id, WireFault::AnswerTooLarge { limit: self.limit })
-            }
+            Ok(Frame::Line(line)) => self.desk.on_line(lines, line, true),
+            Ok(Frame::TooLarge(id)) => self.desk.too_large(id, self.limit),
             Ok(Frame::End(rest)) => {
                 self.ending = Ending::Ended(Instant::now() + EXIT_STATUS);
-                self.on_line(&rest, false)
+                self.desk.on_line(lines, rest, false)
             }
             Err(_) => {
                 self.ending = Ending::Ended(Instant::now() + EXIT_STATUS);
@@ -340,37 +156,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
         mut message: ClientJsonRpcMessage,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let cell = cell_of(&message);
-        let mut id = None;
-        match &mut message {
-            JsonRpcMessage::Request(request) => {
-                if let RequestId::Number(n) = &mut request.id {
-                    id = Some(*n);
-                    // One with a cell is a probe, whose answer must not be made up.
-                    if let (ClientRequest::DiscoverRequest(_), None) = (&request.request, &cell) {
-                        self.first_id = self.first_id.max(self.next_id.saturating_sub(*n));
-                        // A second handshake has nothing to fall back on.
-                        let limit = self.discover.limit.take();
-                        self.discover.waiting = limit.map(|limit| (*n, Instant::now() + limit));
-                    }
-                    self.next_id = *n + self.first_id + 1;
-                    let asked = Asked {
-                        cell: cell.clone(),
-                        tool_call: matches!(request.request, ClientRequest::CallToolRequest(_)),
-                    };
-                    self.outstanding.insert(*n, asked);
-                    *n += self.first_id;
-                }
-            }
-            JsonRpcMessage::Notification(n) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &mut n.notification
-                    && let Some(RequestId::Number(n)) = &mut cancelled.params.request_id
-                {
-                    self.outstanding.remove(n);
-                    *n += self.first_id;
-                }
-            }
-            _ => {}
-        }
+        let id = self.desk.note(&mut message, cell.as_ref());
         let sent = self
             .queue
             .send(Outgoing { message, cell, id })
@@ -381,7 +167,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
-            let probe = self.discover.waiting;
+            let probe_ends = self.desk.probe_ends();
             let message = match self.ending {
                 Ending::No => tokio::select! {
                     biased;
@@ -395,10 +181,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
                         self.ending = Ending::Draining(Instant::now() + DRAIN);
                         None
                     }
-                    () = until(probe.map(|(_, at)| at)) => {
-                        self.discover.waiting = None;
-                        probe.map(|(id, _)| made_up_error(id, ErrorCode::METHOD_NOT_FOUND))
-                    }
+                    () = until(probe_ends) => self.desk.fall_back(),
                 },
                 Ending::Draining(until) => tokio::select! {
                     biased;
@@ -420,11 +203,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
                 }
             };
             if let Some(message) = message {
-                if let JsonRpcMessage::Error(error) = &message
-                    && let Some(RequestId::Number(id)) = &error.id
-                {
-                    self.outstanding.remove(id);
-                }
+                self.desk.released(&message);
                 return Some(message);
             }
         }
