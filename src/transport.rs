@@ -26,6 +26,7 @@ use std::{
 };
 
 pub(crate) use calls::{Calls, Listener};
+pub(crate) use decode::read;
 use rmcp::model::ErrorData;
 use tokio::{
     sync::{Notify, watch},

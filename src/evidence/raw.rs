@@ -1,8 +1,6 @@
 //! An answer as it came, for whoever reads it later or passes it on.
 
-use std::{ops::Range, sync::OnceLock};
-
-use rmcp::model::CallToolResult;
+use std::{fmt, ops::Range};
 
 /// The result of a tool, in the frame that it came in.
 ///
@@ -11,7 +9,6 @@ pub(crate) struct RawResult {
     frame: String,
     result: Range<usize>,
     structured: Option<Range<usize>>,
-    read: OnceLock<CallToolResult>,
 }
 
 impl RawResult {
@@ -24,7 +21,6 @@ impl RawResult {
             frame,
             result,
             structured,
-            read: OnceLock::new(),
         }
     }
 
@@ -37,28 +33,11 @@ impl RawResult {
     pub(crate) fn structured_text(&self) -> Option<&str> {
         self.frame.get(self.structured.clone()?)
     }
-
-    fn parse(&self) -> CallToolResult {
-        serde_json::from_str(self.text()).expect("its shape was checked when it came")
-    }
-
-    /// The result, read at the first call.
-    pub(crate) fn read(&self) -> &CallToolResult {
-        self.read.get_or_init(|| self.parse())
-    }
-
-    /// The result, with a copy of it only where somebody has read it here.
-    pub(crate) fn whole(&self) -> CallToolResult {
-        match self.read.get() {
-            Some(read) => read.clone(),
-            None => self.parse(),
-        }
-    }
 }
 
-impl std::fmt::Debug for RawResult {
+impl fmt::Debug for RawResult {
     /// Shows how large it is, and nothing of what the tool said.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RawResult")
             .field("bytes", &self.frame.len())
             .finish_non_exhaustive()

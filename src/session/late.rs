@@ -9,7 +9,11 @@ use rmcp::{
 use tokio::sync::oneshot;
 
 use super::{Answer, Pending};
-use crate::{evidence::DispatchCell, operation::Generation, transport::Pulse};
+use crate::{
+    evidence::DispatchCell,
+    operation::Generation,
+    transport::{Pulse, read},
+};
 
 /// What is left of a wait that was given up: the answer may still come, until the session ends.
 ///
@@ -74,7 +78,7 @@ impl Late {
                     self.in_hand = None;
                     match answer {
                         Ok(Ok(result)) => {
-                            let whole = self.cell.kept().map(|raw| raw.whole().into());
+                            let whole = self.cell.kept().map(|raw| read(&raw).into());
                             return Some(Ok(whole.unwrap_or(result)));
                         }
                         Ok(Err(ServiceError::McpError(error))) => return Some(Err(error)),

@@ -20,14 +20,15 @@ mod tool;
 use std::ops::Range;
 
 use rmcp::model::{
-    ClientRequest, CompleteResult, DiscoverResult, EmptyResult, ErrorData, GetPromptResult,
-    GetTaskResult, InitializeResult, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, ReadResourceResult, RequestId, ServerJsonRpcMessage,
-    ServerResult,
+    CallToolResult, ClientRequest, CompleteResult, DiscoverResult, EmptyResult, ErrorData,
+    GetPromptResult, GetTaskResult, InitializeResult, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, ReadResourceResult,
+    RequestId, ServerJsonRpcMessage, ServerResult,
 };
 use serde::de::DeserializeOwned;
 
 use super::json::Walk;
+use crate::evidence::RawResult;
 use tool::ToolResult;
 
 /// From how many bytes on a tool's result stays as it came until somebody reads it. Below that, one walk
@@ -268,6 +269,11 @@ pub(super) struct LeftRaw {
     pub(super) stub: ServerJsonRpcMessage,
     pub(super) result: Range<usize>,
     pub(super) structured: Option<Range<usize>>,
+}
+
+/// Reads what was left raw.
+pub(crate) fn read(raw: &RawResult) -> CallToolResult {
+    serde_json::from_str(raw.text()).expect("its shape was checked when it came")
 }
 
 /// Where a part of a frame stands in it.

@@ -52,19 +52,15 @@ impl<'a> Walk<'a> {
 
     /// The first byte of what comes next, behind any white space.
     pub(super) fn peek(&mut self) -> Option<u8> {
-        let bytes = self.text.as_bytes();
-        loop {
-            let byte = *bytes.get(self.at)?;
-            if !matches!(byte, b' ' | b'\n' | b'\t' | b'\r') {
-                return Some(byte);
-            }
-            self.at += 1;
-        }
+        let (byte, at) = behind_space(self.text.as_bytes(), self.at)?;
+        self.at = at;
+        Some(byte)
     }
 
     /// Nothing but white space is left.
     pub(super) fn end(&mut self) -> Option<()> {
-        self.peek().is_none().then_some(())
+        let left = behind_space(self.text.as_bytes(), self.at);
+        left.is_none().then_some(())
     }
 
     /// The members of an object. `member` has to walk over each value. A key with an escape in it is
@@ -149,109 +145,7 @@ impl<'a> Walk<'a> {
     }
 
     fn pass(&mut self) -> Option<()> {
-        // Of each value that is open, from the lowest bit on, whether it is an object.
-        let mut objects = 0_u128;
-        let mut depth = self.depth;
-        loop {
-            match self.peek()? {
-                b'"' => {
-                    self.string()?;
-                }
-                open @ (b'{' | b'[') => {
-                    if depth == DEEPEST {
-                        return None;
-                    }
-                    let is_object = open == b'{';
-                    self.at += 1;
-                    match self.peek()? {
-                        b'}' if is_object => self.at += 1,
-                        b']' if !is_object => self.at += 1,
-                        _ => {
-                            depth += 1;
-                            objects = objects << 1 | u128::from(is_object);
-                            if is_object {
-                                self.key()?;
-                            }
-                            continue;
-                        }
-                    }
-                }
-                b'-' | b'0'..=b'9' => self.number()?,
-                b't' => self.word("true")?,
-                b'f' => self.word("false")?,
-                b'n' => self.word("null")?,
-                _ => return None,
-            }
-            loop {
-                if depth == self.depth {
-                    return Some(());
-                }
-                let in_object = objects & 1 == 1;
-                match self.peek()? {
-                    b',' => {
-                        self.at += 1;
-                        if in_object {
-                            self.key()?;
-                        }
-                        break;
-                    }
-                    b'}' if in_object => {}
-                    b']' if !in_object => {}
-                    _ => return None,
-                }
-                self.at += 1;
-                depth -= 1;
-                objects >>= 1;
-            }
-        }
-    }
-
-    fn word(&mut self, word: &str) -> Option<()> {
-        let rest = self.text.as_bytes().get(self.at..)?;
-        rest.starts_with(word.as_bytes()).then(|| {
-            self.at += word.len();
-        })
-    }
-
-    fn digits(&mut self) -> Option<()> {
-        let bytes = self.text.as_bytes();
-        let from = self.at;
-        while bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
-            self.at += 1;
-        }
-        (self.at > from).then_some(())
-    }
-
-    fn number(&mut self) -> Option<()> {
-        let bytes = self.text.as_bytes();
-        let from = self.at;
-        if bytes.get(self.at) == Some(&b'-') {
-            self.at += 1;
-        }
-        match bytes.get(self.at) {
-            Some(b'0') => self.at += 1,
-            _ => self.digits()?,
-        }
-        if bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
-            return None;
-        }
-        if bytes.get(self.at) == Some(&b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        let mut exponent = false;
-        if matches!(bytes.get(self.at), Some(b'e' | b'E')) {
-            exponent = true;
-            self.at += 1;
-            if matches!(bytes.get(self.at), Some(b'+' | b'-')) {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        if exponent || self.at - from > MANY_DIGITS {
-            let number: f64 = self.text.get(from..self.at)?.parse().ok()?;
-            return number.is_finite().then_some(());
-        }
+        self.at = behind_value(self.text.as_bytes(), self.at, self.depth)?;
         Some(())
     }
 
@@ -260,32 +154,164 @@ impl<'a> Walk<'a> {
         if self.peek()? != b'"' {
             return None;
         }
-        let bytes = self.text.as_bytes();
         let from = self.at;
-        let mut at = from + 1;
-        let mut escapes = false;
-        loop {
-            at = next_of_note(bytes, at)?;
-            match *bytes.get(at)? {
-                b'"' => break,
-                b'\\' => {
-                    escapes = true;
-                    at = behind_escape(bytes, at + 1)?;
-                }
-                // A control character.
-                _ => return None,
-            }
-        }
-        self.at = at + 1;
-        let quoted = self.text.get(from..self.at)?;
+        let (to, escapes) = behind_string(self.text.as_bytes(), from + 1)?;
+        self.at = to;
+        let quoted = self.text.get(from..to)?;
         Some(Text { quoted, escapes })
     }
 }
 
+/// Where the next byte that is no white space stands.
+#[inline]
+fn behind_space(bytes: &[u8], mut at: usize) -> Option<(u8, usize)> {
+    loop {
+        match *bytes.get(at)? {
+            b' ' | b'\n' | b'\t' | b'\r' => at += 1,
+            byte => return Some((byte, at)),
+        }
+    }
+}
+
+/// The end of a value that begins at `at` or behind white space there, within `depth` others.
+fn behind_value(bytes: &[u8], mut at: usize, depth: u32) -> Option<usize> {
+    // Of each value that is open, from the lowest bit on, whether it is an object.
+    let mut objects = 0_u128;
+    let mut open = depth;
+    loop {
+        let (first, from) = behind_space(bytes, at)?;
+        at = match first {
+            b'"' => behind_string(bytes, from + 1)?.0,
+            b'{' | b'[' => {
+                if open == DEEPEST {
+                    return None;
+                }
+                let is_object = first == b'{';
+                match behind_space(bytes, from + 1)? {
+                    (b'}', end) if is_object => end + 1,
+                    (b']', end) if !is_object => end + 1,
+                    (_, next) => {
+                        open += 1;
+                        objects = objects << 1 | u128::from(is_object);
+                        at = match is_object {
+                            true => behind_key(bytes, next)?,
+                            false => next,
+                        };
+                        continue;
+                    }
+                }
+            }
+            b'-' | b'0'..=b'9' => behind_number(bytes, from)?,
+            b't' => behind_word(bytes, from, b"true")?,
+            b'f' => behind_word(bytes, from, b"false")?,
+            b'n' => behind_word(bytes, from, b"null")?,
+            _ => return None,
+        };
+        loop {
+            if open == depth {
+                return Some(at);
+            }
+            let in_object = objects & 1 == 1;
+            match behind_space(bytes, at)? {
+                (b',', next) => {
+                    at = match in_object {
+                        true => behind_key(bytes, next + 1)?,
+                        false => next + 1,
+                    };
+                    break;
+                }
+                (b'}', end) if in_object => at = end + 1,
+                (b']', end) if !in_object => at = end + 1,
+                _ => return None,
+            }
+            open -= 1;
+            objects >>= 1;
+        }
+    }
+}
+
+/// The end of a key and its colon.
+#[inline]
+fn behind_key(bytes: &[u8], at: usize) -> Option<usize> {
+    let (b'"', from) = behind_space(bytes, at)? else {
+        return None;
+    };
+    let (to, _) = behind_string(bytes, from + 1)?;
+    match behind_space(bytes, to)? {
+        (b':', colon) => Some(colon + 1),
+        _ => None,
+    }
+}
+
+fn behind_word(bytes: &[u8], at: usize, word: &[u8]) -> Option<usize> {
+    let rest = bytes.get(at..)?;
+    rest.starts_with(word).then_some(at + word.len())
+}
+
+fn behind_digits(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    while bytes.get(at).is_some_and(u8::is_ascii_digit) {
+        at += 1;
+    }
+    (at > from).then_some(at)
+}
+
+fn behind_number(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    if bytes.get(at) == Some(&b'-') {
+        at += 1;
+    }
+    let digits = at;
+    at = behind_digits(bytes, at)?;
+    if bytes.get(digits) == Some(&b'0') && at > digits + 1 {
+        return None;
+    }
+    if bytes.get(at) == Some(&b'.') {
+        at = behind_digits(bytes, at + 1)?;
+    }
+    let exponent = matches!(bytes.get(at), Some(b'e' | b'E'));
+    if exponent {
+        at += 1;
+        if matches!(bytes.get(at), Some(b'+' | b'-')) {
+            at += 1;
+        }
+        at = behind_digits(bytes, at)?;
+    }
+    if exponent || at - from > MANY_DIGITS {
+        let number: f64 = str::from_utf8(bytes.get(from..at)?).ok()?.parse().ok()?;
+        return number.is_finite().then_some(at);
+    }
+    Some(at)
+}
+
+/// The end of a string whose first byte stands at `at`, and whether it holds escapes.
+#[inline]
+fn behind_string(bytes: &[u8], mut at: usize) -> Option<(usize, bool)> {
+    let mut escapes = false;
+    loop {
+        at = next_of_note(bytes, at)?;
+        match *bytes.get(at)? {
+            b'"' => return Some((at + 1, escapes)),
+            b'\\' => {
+                escapes = true;
+                at = behind_escape(bytes, at + 1)?;
+            }
+            // A control character.
+            _ => return None,
+        }
+    }
+}
+
+fn is_of_note(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\\' | 0..0x20)
+}
+
 /// Where the first quote, backslash or control character stands from `at` on.
+#[inline]
 fn next_of_note(bytes: &[u8], mut at: usize) -> Option<usize> {
     const ONES: u64 = u64::MAX / 255;
     const HIGH: u64 = ONES << 7;
+    let mut steps = 0;
     // Eight bytes at a time: of each, its highest bit tells. A byte below that borrows from is one itself,
     // so that the lowest one that is found is one.
     while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
@@ -300,12 +326,31 @@ fn next_of_note(bytes: &[u8], mut at: usize) -> Option<usize> {
             return Some(at + (found.trailing_zeros() / 8) as usize);
         }
         at += 8;
+        steps += 1;
+        if steps == 4 {
+            steps = 0;
+            at = behind_blocks(bytes, at);
+        }
     }
     let rest = bytes.get(at..)?;
-    let found = rest
-        .iter()
-        .position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20));
+    let found = rest.iter().position(|byte| is_of_note(*byte));
     found.map(|found| at + found)
+}
+
+/// Where the first block with a byte of note begins, or the last one that is not whole. Long strings are
+/// passed by blocks that a compiler turns into wide instructions.
+#[inline(never)]
+fn behind_blocks(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(block) = bytes.get(at..).and_then(<[u8]>::first_chunk::<64>) {
+        if block
+            .iter()
+            .fold(false, |any, byte| any | is_of_note(*byte))
+        {
+            break;
+        }
+        at += block.len();
+    }
+    at
 }
 
 fn behind_escape(bytes: &[u8], at: usize) -> Option<usize> {

@@ -9,7 +9,7 @@ use crate::{
     evidence::{Outcome, RawResult, ServerError, SessionAfter, WireReport},
     operation::Generation,
     session::Late,
-    transport::Pulse,
+    transport::{Pulse, read},
 };
 
 /// An attempt that was answered.
@@ -25,7 +25,7 @@ impl Answered {
     /// Reads what was left as it came.
     pub(in crate::call) fn read(&mut self) {
         if let Some(raw) = self.raw.take() {
-            self.result = ServerResult::CallToolResult(raw.whole());
+            self.result = ServerResult::CallToolResult(read(&raw));
         }
     }
 }

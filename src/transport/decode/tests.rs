@@ -1,9 +1,7 @@
 use proptest::prelude::*;
-use rmcp::model::CallToolResult;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::evidence::RawResult;
 
 const ALL: [Wanted; 12] = [
     Wanted::Tool,
@@ -60,7 +58,7 @@ fn left_raw_agrees(frame: &str, rmcps: Option<&ServerJsonRpcMessage>) {
     };
     let raw = RawResult::new(frame.to_owned(), result, structured);
     let rmcps = tool_result(rmcps.expect("rmcp reads it"));
-    assert_eq!(*raw.read(), rmcps, "{frame}");
+    assert_eq!(read(&raw), rmcps, "{frame}");
     let structured = raw.structured_text().map(|text| text.parse().unwrap());
     assert_eq!(structured, rmcps.structured_content, "{frame}");
     let mut head = tool_result(&stub);
