@@ -11,6 +11,7 @@ mod frame;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 mod json;
+pub(crate) mod lane;
 pub(crate) mod ordered;
 #[cfg(feature = "stdio")]
 pub(crate) mod stdio;

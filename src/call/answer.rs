@@ -1,6 +1,6 @@
 //! What a tool answered.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rmcp::model::{
     CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, InputRequiredResult,
@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::{
     evidence::RawResult,
     operation::{Generation, IdempotencyKey, OperationId, TaskHandle},
+    transport::read,
 };
 
 /// The answer to a `tools/call`.
@@ -35,12 +36,40 @@ pub struct ToolAnswer {
 pub(super) enum Body {
     Complete(CallToolResult),
     /// A large result, as it came.
-    Raw {
-        raw: Arc<RawResult>,
-        is_error: bool,
-    },
+    Raw(Arc<RawBody>),
     InputRequired(InputRequiredResult),
     Task(CreateTaskResult),
+}
+
+/// A large result, as it came.
+pub(super) struct RawBody {
+    raw: Arc<RawResult>,
+    is_error: bool,
+    read: OnceLock<CallToolResult>,
+}
+
+impl RawBody {
+    pub(super) fn new(raw: Arc<RawResult>, is_error: bool) -> Self {
+        Self {
+            raw,
+            is_error,
+            read: OnceLock::new(),
+        }
+    }
+
+    /// The result, read at the first call.
+    fn result(&self) -> &CallToolResult {
+        self.read.get_or_init(|| read(&self.raw))
+    }
+
+    /// The result, with a copy of it only where another answer has it too.
+    fn whole(this: Arc<Self>) -> CallToolResult {
+        let (raw, had) = match Arc::try_unwrap(this) {
+            Ok(mine) => (mine.raw, mine.read.into_inner()),
+            Err(shared) => (Arc::clone(&shared.raw), shared.read.get().cloned()),
+        };
+        had.unwrap_or_else(|| read(&raw))
+    }
 }
 
 impl std::fmt::Debug for ToolAnswer {
@@ -73,7 +102,7 @@ impl ToolAnswer {
     #[must_use]
     pub fn kind(&self) -> AnswerKind {
         match self.body {
-            Body::Complete(_) | Body::Raw { .. } => AnswerKind::Complete,
+            Body::Complete(_) | Body::Raw(_) => AnswerKind::Complete,
             Body::InputRequired(_) => AnswerKind::InputRequired,
             Body::Task(_) => AnswerKind::Task,
         }
@@ -84,7 +113,7 @@ impl ToolAnswer {
     pub fn is_error(&self) -> bool {
         match &self.body {
             Body::Complete(result) => result.is_error == Some(true),
-            Body::Raw { is_error, .. } => *is_error,
+            Body::Raw(raw) => raw.is_error,
             Body::InputRequired(_) | Body::Task(_) => false,
         }
     }
@@ -116,7 +145,7 @@ impl ToolAnswer {
     fn result(&self) -> Option<&CallToolResult> {
         match &self.body {
             Body::Complete(result) => Some(result),
-            Body::Raw { raw, .. } => Some(raw.read()),
+            Body::Raw(raw) => Some(raw.result()),
             Body::InputRequired(_) | Body::Task(_) => None,
         }
     }
@@ -131,7 +160,7 @@ impl ToolAnswer {
     #[must_use]
     pub fn raw(&self) -> Option<&str> {
         match &self.body {
-            Body::Raw { raw, .. } => Some(raw.text()),
+            Body::Raw(body) => Some(body.raw.text()),
             _ => None,
         }
     }
@@ -140,7 +169,7 @@ impl ToolAnswer {
     #[must_use]
     pub fn raw_structured(&self) -> Option<&str> {
         match &self.body {
-            Body::Raw { raw, .. } => raw.structured_text(),
+            Body::Raw(body) => body.raw.structured_text(),
             _ => None,
         }
     }
@@ -150,7 +179,7 @@ impl ToolAnswer {
     pub fn task_id(&self) -> Option<&str> {
         match &self.body {
             Body::Task(created) => Some(&created.task.task_id),
-            Body::Complete(_) | Body::Raw { .. } | Body::InputRequired(_) => None,
+            Body::Complete(_) | Body::Raw(_) | Body::InputRequired(_) => None,
         }
     }
 
@@ -168,7 +197,7 @@ impl ToolAnswer {
     pub fn input_required(&self) -> Option<&InputRequiredResult> {
         match &self.body {
             Body::InputRequired(asked) => Some(asked),
-            Body::Complete(_) | Body::Raw { .. } | Body::Task(_) => None,
+            Body::Complete(_) | Body::Raw(_) | Body::Task(_) => None,
         }
     }
 
@@ -220,7 +249,7 @@ impl ToolAnswer {
     pub fn into_rmcp(self) -> CallToolResponse {
         match self.body {
             Body::Complete(result) => CallToolResponse::Complete(result),
-            Body::Raw { raw, .. } => CallToolResponse::Complete(raw.whole()),
+            Body::Raw(raw) => CallToolResponse::Complete(RawBody::whole(raw)),
             Body::InputRequired(result) => CallToolResponse::InputRequired(result),
             Body::Task(result) => CallToolResponse::Task(result),
         }

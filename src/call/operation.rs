@@ -8,7 +8,7 @@ use tracing::{Instrument as _, Span};
 
 use super::{
     ToolAnswer, about,
-    answer::Body,
+    answer::{Body, RawBody},
     attempt::{
         Answered, AskedBy, HeardToTheEnd, Times, Verdict, Without, attempt, cancelled, overloaded,
     },
@@ -144,7 +144,7 @@ impl Operation<'_> {
         let is_error = is_tool_error(&done.result);
         ToolAnswer {
             body: match (done.raw, done.result) {
-                (Some(raw), _) => Body::Raw { raw, is_error },
+                (Some(raw), _) => Body::Raw(Arc::new(RawBody::new(raw, is_error))),
                 (None, ServerResult::CallToolResult(result)) => Body::Complete(result),
                 (None, ServerResult::InputRequiredResult(result)) => Body::InputRequired(result),
                 (None, ServerResult::CreateTaskResult(result)) => Body::Task(result),

@@ -12,7 +12,7 @@ use super::{Answer, Pending};
 use crate::{
     evidence::DispatchCell,
     operation::Generation,
-    transport::{Pulse, read},
+    transport::{Pulse, lane::Lane, read},
 };
 
 /// What is left of a wait that was given up: the answer may still come, until the session ends.
@@ -22,10 +22,12 @@ use crate::{
 pub(crate) struct Late {
     pub(crate) pulse: Arc<Pulse>,
     id: RequestId,
+    /// The way that the request went, if not through rmcp: the answer comes by it as ever.
+    lane: Option<Arc<Lane>>,
+    /// Where the answer may be as it came.
+    cell: Arc<DispatchCell>,
     /// What rmcp had in hand before it heard that nobody waits.
     in_hand: Option<oneshot::Receiver<Result<ServerResult, ServiceError>>>,
-    /// Where it may be as it came.
-    cell: Arc<DispatchCell>,
     /// What our own transport hears after that.
     heard: Option<oneshot::Receiver<Result<ServerResult, ErrorData>>>,
 }
@@ -41,7 +43,7 @@ impl Pending {
             // An answer that is there is never given up, and of the other one nothing is left.
             Answer::Come(_) | Answer::WithIdleLimit(_) => None,
         };
-        let heard = self.witnessed.then(|| {
+        let heard = (self.witnessed && self.lane.is_none()).then(|| {
             let (tell, heard) = oneshot::channel();
             self.pulse.calls.expect_late(&self.id, tell);
             heard
@@ -49,8 +51,9 @@ impl Pending {
         Some(Late {
             pulse: Arc::clone(&self.pulse),
             id: self.id.clone(),
-            in_hand,
+            lane: self.lane.clone(),
             cell: Arc::clone(&self.cell),
+            in_hand,
             heard,
         })
     }
@@ -97,7 +100,10 @@ impl Late {
 
 impl Drop for Late {
     fn drop(&mut self) {
-        self.pulse.calls.expect_no_more(&self.id);
+        match &self.lane {
+            Some(lane) => lane.forget(&self.id),
+            None => self.pulse.calls.expect_no_more(&self.id),
+        }
     }
 }
 

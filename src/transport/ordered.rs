@@ -5,22 +5,26 @@
 //! it asks each request's cell before the first byte, and what it finds recalled it drops.
 //!
 //! Ids on the wire are unique within the connection, not only within the session, so an answer that
-//! belongs to an older session can never be taken for one of this session.
+//! belongs to an older session can never be taken for one of this session. Within a session rmcp's are
+//! even and those of the [`lane`](super::lane) odd.
 
 mod desk;
 mod writer;
 
 use std::{
-    future::{Future, Ready, ready},
+    future::{Future, ready},
     io,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use desk::Desk;
+use desk::{Desk, Heard};
 use rmcp::{
     RoleClient,
-    model::{ClientJsonRpcMessage, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage},
+    model::{
+        ClientJsonRpcMessage, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId,
+        ServerJsonRpcMessage,
+    },
     transport::Transport,
 };
 use tokio::{
@@ -29,14 +33,20 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use writer::{Outgoing, Writer};
+pub(super) use writer::Outgoing;
+use writer::Writer;
 
 use super::{
     ExitWatch, Pulse,
     frame::{Frame, FrameReader},
-    witness::{cell_of, closed},
+    lane::{Lane, Outbox},
+    witness::{Anchor, cell_of, closed},
 };
-use crate::evidence::Loss;
+use crate::evidence::{DispatchCell, Loss};
+
+/// How many ids each generation has to itself. JSON numbers are exact up to 2^53, which leaves
+/// room for two million generations.
+const IDS_PER_GENERATION: i64 = 1 << 32;
 
 /// How long the reader goes on after the process has exited or the writer has failed. Whatever the
 /// server wrote before is in the pipe already; only a grandchild can keep the pipe open longer.
@@ -48,7 +58,8 @@ const EXIT_STATUS: Duration = Duration::from_millis(100);
 pub(crate) struct OrderedTransport<R> {
     reader: FrameReader<R>,
     limit: usize,
-    queue: mpsc::UnboundedSender<Outgoing>,
+    outbox: Arc<dyn Outbox>,
+    lane: Arc<Lane>,
     /// Messages of our own making, which rmcp is to take for the server's.
     made_up: mpsc::UnboundedReceiver<ServerJsonRpcMessage>,
     desk: Desk,
@@ -56,6 +67,8 @@ pub(crate) struct OrderedTransport<R> {
     exit: Option<ExitWatch>,
     writer_failed: CancellationToken,
     ending: Ending,
+    /// rmcp has the request that stands for those of the lane.
+    anchored: bool,
 }
 
 enum Ending {
@@ -82,40 +95,58 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     where
         W: AsyncWrite + Unpin + Send + 'static,
     {
-        let (queue, outgoing) = mpsc::unbounded_channel();
         let (releases, made_up) = mpsc::unbounded_channel();
         let writer_failed = CancellationToken::new();
-        let writer = Writer {
-            stream: write,
-            outgoing,
-            releases,
-            pulse: Arc::clone(&pulse),
-            failed: writer_failed.clone(),
-        };
-        let stop = options.stop_writing;
-        tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = writer.run() => {}
-            }
-        });
+        let writer = Writer::new(write, releases, Arc::clone(&pulse), writer_failed.clone());
+        let writer = Arc::new(writer);
+        let generations_before =
+            i64::try_from(pulse.generation.0.saturating_sub(1)).unwrap_or(i64::MAX);
+        let first_id = generations_before.saturating_mul(IDS_PER_GENERATION);
+        let outbox: Arc<dyn Outbox> = Arc::clone(&writer) as _;
+        let lane = Arc::new(Lane::new(Arc::clone(&outbox), first_id));
+        writer.serves(&lane);
+        let limit = options.discover_limit;
+        let desk = Desk::new(Arc::clone(&pulse), Arc::clone(&lane), first_id, limit);
+        tokio::spawn(writer.run(options.stop_writing));
         Self {
             reader: FrameReader::new(read, options.max_frame_bytes),
             limit: options.max_frame_bytes,
-            queue,
+            outbox,
+            lane,
             made_up,
-            desk: Desk::new(Arc::clone(&pulse), options.discover_limit),
+            desk,
             pulse,
             exit: options.exit,
             writer_failed,
             ending: Ending::No,
+            anchored: false,
         }
+    }
+
+    /// The way of the session's operations past rmcp.
+    pub(crate) fn lane(&self) -> Arc<Lane> {
+        Arc::clone(&self.lane)
+    }
+
+    fn put(
+        &self,
+        message: ClientJsonRpcMessage,
+        cell: Option<Arc<DispatchCell>>,
+        id: Option<i64>,
+    ) -> io::Result<()> {
+        let lane = None;
+        let outgoing = Outgoing {
+            message,
+            cell,
+            id,
+            lane,
+        };
+        self.outbox.put(outgoing).map_err(|_| closed())
     }
 
     fn on_frame(&mut self, frame: io::Result<Frame>) -> Option<ServerJsonRpcMessage> {
         let lines = &mut self.reader.lines;
-        match frame {
+        let heard = match frame {
             Ok(Frame::Line(line)) => self.desk.on_line(lines, line, true),
             Ok(Frame::TooLarge(id)) => self.desk.too_large(id, self.limit),
             Ok(Frame::End(rest)) => {
@@ -124,6 +155,14 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
             }
             Err(_) => {
                 self.ending = Ending::Ended(Instant::now() + EXIT_STATUS);
+                None
+            }
+        };
+        match heard? {
+            Heard::Message(message) => Some(message),
+            Heard::Refuse(error) => {
+                // Where the session is over, nobody waits for it.
+                self.put(error, None, None).ok();
                 None
             }
         }
@@ -143,6 +182,12 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     }
 }
 
+/// The answer to a server that asks without being asked, where its revision forbids that.
+fn unasked(id: RequestId) -> ClientJsonRpcMessage {
+    let text = "a server asks only while a request of the client's is with it";
+    ClientJsonRpcMessage::error(ErrorData::invalid_params(text, None), Some(id))
+}
+
 fn made_up_error(id: i64, code: ErrorCode) -> ServerJsonRpcMessage {
     let error = ErrorData::new(code, "made up by the client", None);
     ServerJsonRpcMessage::error(error, Some(RequestId::Number(id)))
@@ -156,16 +201,22 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
         mut message: ClientJsonRpcMessage,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let cell = cell_of(&message);
+        if let JsonRpcMessage::Request(request) = &message
+            && request.request.extensions().get::<Anchor>().is_some()
+        {
+            self.anchored = true;
+            return ready(Ok(()));
+        }
         let id = self.desk.note(&mut message, cell.as_ref());
-        let sent = self
-            .queue
-            .send(Outgoing { message, cell, id })
-            .map_err(|_| closed());
-        let sent: Ready<io::Result<()>> = ready(sent);
-        sent
+        ready(self.put(message, cell, id))
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        let anchor_comes = self.lane.asks_only_if_asked.load(Ordering::Acquire);
+        if anchor_comes && !self.anchored {
+            // rmcp has the anchor in its channel, and takes it now.
+            return std::future::pending().await;
+        }
         loop {
             let probe_ends = self.desk.probe_ends();
             let message = match self.ending {
@@ -218,6 +269,8 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
 impl<R> Drop for OrderedTransport<R> {
     fn drop(&mut self) {
         self.pulse.end(Loss::Ended("its client service stopped"));
+        // After the end, by which whoever waits is to judge.
+        self.lane.close();
     }
 }
 

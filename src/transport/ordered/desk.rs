@@ -1,14 +1,19 @@
 //! What a session's requests wait for, by their ids: what comes in finds its place here.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, GetMeta as _,
-    JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification, ServerResult,
+    JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification, ServerRequest,
+    ServerResult,
 };
 use tokio::time::Instant;
 
-use super::made_up_error;
+use super::{made_up_error, unasked};
 use crate::{
     event::Dropped,
     evidence::{DispatchCell, RawResult, WireFault, WireReport},
@@ -16,17 +21,14 @@ use crate::{
         Pulse,
         decode::{Answer, LARGE, Wanted},
         frame::{Line, Lines, id_in},
+        lane::Lane,
     },
 };
-
-/// How many ids each generation has to itself. JSON numbers are exact up to 2^53, which leaves
-/// room for two million generations.
-const IDS_PER_GENERATION: i64 = 1 << 32;
 
 /// The id of no request of this session's.
 struct NoneOfOurs;
 
-/// A request that waits for its answer.
+/// A request of rmcp's that waits for its answer.
 struct Asked {
     cell: Option<Arc<DispatchCell>>,
     wanted: Wanted,
@@ -46,9 +48,18 @@ enum Short {
     LongWay,
 }
 
-/// The requests of a session that wait for an answer.
+/// What comes of a frame beside what rmcp is to hear.
+pub(super) enum Heard {
+    /// For rmcp.
+    Message(ServerJsonRpcMessage),
+    /// To be sent back.
+    Refuse(ClientJsonRpcMessage),
+}
+
+/// The requests of a session that wait for an answer: rmcp's own, and those of the lane.
 pub(super) struct Desk {
     outstanding: HashMap<i64, Asked>,
+    lane: Arc<Lane>,
     first_id: i64,
     /// The lowest id that no request had: a second handshake counts from zero again.
     next_id: i64,
@@ -57,12 +68,16 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new(pulse: Arc<Pulse>, discover_limit: Option<Duration>) -> Self {
-        let generations_before =
-            i64::try_from(pulse.generation.0.saturating_sub(1)).unwrap_or(i64::MAX);
+    pub(super) fn new(
+        pulse: Arc<Pulse>,
+        lane: Arc<Lane>,
+        first_id: i64,
+        discover_limit: Option<Duration>,
+    ) -> Self {
         Self {
             outstanding: HashMap::new(),
-            first_id: generations_before.saturating_mul(IDS_PER_GENERATION),
+            lane,
+            first_id,
             next_id: 0,
             pulse,
             discover: Discover {
@@ -72,7 +87,7 @@ impl Desk {
         }
     }
 
-    /// Notes what is sent, and has it speak of requests by the ids that they have on the wire. Gives
+    /// Notes what rmcp sends, and has it speak of requests by the ids that they have on the wire. Gives
     /// the id by which rmcp knows a request.
     pub(super) fn note(
         &mut self,
@@ -87,18 +102,20 @@ impl Desk {
                 let id = *n;
                 // One with a cell is a probe, whose answer must not be made up.
                 if let (ClientRequest::DiscoverRequest(_), None) = (&request.request, cell) {
-                    self.first_id = self.first_id.max(self.next_id.saturating_sub(id));
+                    let first_id = self.next_id.saturating_sub(2 * id);
+                    self.first_id = self.first_id.max(first_id);
+                    self.lane.first_id.store(self.first_id, Ordering::Relaxed);
                     // A second handshake has nothing to fall back on.
                     let limit = self.discover.limit.take();
                     self.discover.waiting = limit.map(|limit| (id, Instant::now() + limit));
                 }
-                self.next_id = id + self.first_id + 1;
                 let asked = Asked {
                     cell: cell.cloned(),
                     wanted: Wanted::by(&request.request),
                 };
                 self.outstanding.insert(id, asked);
-                *n += self.first_id;
+                *n = self.wire_id(id);
+                self.next_id = *n + 2;
                 Some(id)
             }
             JsonRpcMessage::Notification(n) => {
@@ -106,7 +123,7 @@ impl Desk {
                     && let Some(RequestId::Number(n)) = &mut cancelled.params.request_id
                 {
                     self.outstanding.remove(n);
-                    *n += self.first_id;
+                    *n = self.wire_id(*n);
                 }
                 None
             }
@@ -136,12 +153,7 @@ impl Desk {
     }
 
     /// `whole`: whether the line had its end. Half a frame is no answer, but not a bad one either.
-    pub(super) fn on_line(
-        &mut self,
-        lines: &mut Lines,
-        line: Line,
-        whole: bool,
-    ) -> Option<ServerJsonRpcMessage> {
+    pub(super) fn on_line(&mut self, lines: &mut Lines, line: Line, whole: bool) -> Option<Heard> {
         if lines.bytes(&line).len() >= LARGE {
             return match String::from_utf8(lines.take(line)) {
                 Ok(text) => self.on_large(text, whole),
@@ -161,15 +173,14 @@ impl Desk {
     }
 
     /// A large frame is taken out of the buffer, so that a result can stay where it is.
-    fn on_large(&mut self, text: String, whole: bool) -> Option<ServerJsonRpcMessage> {
+    fn on_large(&mut self, text: String, whole: bool) -> Option<Heard> {
         let Some(answer) = Answer::walk(&text) else {
             return self.long_way(text.as_bytes(), whole);
         };
-        if let Some(asked) = self.asked(answer.id)
-            && let (Wanted::Tool, Some(cell)) = (asked.wanted, &asked.cell)
+        if let Some((Wanted::Tool, Some(cell))) = self.asked(answer.id)
             && let Some(left) = answer.left_raw(&text)
         {
-            let (message, cell) = (left.stub, Arc::clone(cell));
+            let message = left.stub;
             cell.keep(RawResult::new(text, left.result, left.structured));
             return self.went(Short::Message(message));
         }
@@ -179,30 +190,33 @@ impl Desk {
         }
     }
 
-    fn asked(&self, wire_id: i64) -> Option<&Asked> {
-        self.outstanding.get(&wire_id.checked_sub(self.first_id)?)
+    /// What the request with this id is to be answered with, and where its answer may be kept.
+    fn asked(&self, wire_id: i64) -> Option<(Wanted, Option<Arc<DispatchCell>>)> {
+        match self.local(&RequestId::Number(wire_id)) {
+            Ok(local) => {
+                let asked = self.outstanding.get(&local)?;
+                Some((asked.wanted, asked.cell.clone()))
+            }
+            Err(NoneOfOurs) => {
+                let (wanted, cell) = self.lane.wanted(wire_id)?;
+                Some((wanted, Some(cell)))
+            }
+        }
     }
 
     fn short_way(&self, answer: &Answer<'_>) -> Short {
-        let wanted = match self.asked(answer.id) {
-            Some(asked) => asked.wanted,
-            None => {
-                let local = answer.id.saturating_sub(self.first_id);
-                let expected = self.pulse.calls.expects(&RequestId::Number(local));
-                match expected {
-                    // Only a tool call is waited for that long.
-                    true => Wanted::Tool,
-                    // Any result is one of rmcp's, if only a custom one.
-                    false if answer.is_result() => return Short::Unmatched,
-                    false => return Short::LongWay,
-                }
+        match self.asked(answer.id) {
+            Some((wanted, _)) => {
+                let message = answer.decode(wanted, answer.id);
+                message.map_or(Short::LongWay, Short::Message)
             }
-        };
-        let message = answer.decode(wanted, answer.id);
-        message.map_or(Short::LongWay, Short::Message)
+            // Any result is one of rmcp's, if only a custom one.
+            None if answer.is_result() => Short::Unmatched,
+            None => Short::LongWay,
+        }
     }
 
-    fn went(&mut self, short: Short) -> Option<ServerJsonRpcMessage> {
+    fn went(&mut self, short: Short) -> Option<Heard> {
         self.pulse.hear();
         match short {
             Short::Message(message) => self.on_message(message),
@@ -214,7 +228,7 @@ impl Desk {
     }
 
     /// What rmcp's own decoder says.
-    fn long_way(&mut self, line: &[u8], whole: bool) -> Option<ServerJsonRpcMessage> {
+    fn long_way(&mut self, line: &[u8], whole: bool) -> Option<Heard> {
         let line = without_mark(line);
         match serde_json::from_slice::<ServerJsonRpcMessage>(line) {
             Ok(message) => {
@@ -236,7 +250,7 @@ impl Desk {
         }
     }
 
-    fn on_message(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+    fn on_message(&mut self, mut message: ServerJsonRpcMessage) -> Option<Heard> {
         if let JsonRpcMessage::Response(response) = &mut message
             && let ServerResult::SubscriptionsListenResult(result) = &mut response.result
             && let Some(Ok(local)) = result.meta.subscription_id().map(|id| self.local(&id))
@@ -247,32 +261,38 @@ impl Desk {
             JsonRpcMessage::Response(response) => &mut response.id,
             JsonRpcMessage::Error(error) => match &mut error.id {
                 Some(id) => id,
-                None => return Some(message),
+                None => return Some(Heard::Message(message)),
             },
             JsonRpcMessage::Notification(notification) => {
                 return match self.about_ours(&mut notification.notification) {
-                    true => Some(message),
+                    true => Some(Heard::Message(message)),
                     false => {
                         self.pulse.drop_frame(Dropped::Unmatched);
                         None
                     }
                 };
             }
-            JsonRpcMessage::Request(_) => return Some(message),
+            JsonRpcMessage::Request(request) => {
+                return match self.may_ask(&request.request) {
+                    true => Some(Heard::Message(message)),
+                    false => Some(Heard::Refuse(unasked(request.id.clone()))),
+                };
+            }
         };
         let local = self.local(id).ok();
-        let asked = local.filter(|n| self.settle(*n).is_some());
-        match asked {
+        match local.filter(|n| self.settle(*n).is_some()) {
             Some(local) => {
                 *id = RequestId::Number(local);
-                Some(message)
+                Some(Heard::Message(message))
             }
             None => {
-                let unheard = match local.map(RequestId::Number) {
-                    Some(local) => self.pulse.calls.hear_late(&local, message).is_some(),
-                    None => true,
+                let number = number_of(id);
+                let answer = match message {
+                    JsonRpcMessage::Response(response) => Ok(response.result),
+                    JsonRpcMessage::Error(error) => Err(error.error),
+                    other => return Some(Heard::Message(other)),
                 };
-                if unheard {
+                if number.is_none_or(|number| !self.lane.settle(number, answer)) {
                     self.pulse.drop_frame(Dropped::Unmatched);
                 }
                 None
@@ -282,12 +302,13 @@ impl Desk {
 
     /// The id by which rmcp knows the request that has this one on the wire.
     fn local(&self, wire_id: &RequestId) -> Result<i64, NoneOfOurs> {
-        let wire_id = match wire_id {
-            RequestId::Number(n) => Some(*n),
-            RequestId::String(s) => s.parse().ok(),
-        };
-        let local = wire_id.and_then(|n| n.checked_sub(self.first_id));
-        local.ok_or(NoneOfOurs)
+        let doubled = number_of(wire_id).and_then(|n| n.checked_sub(self.first_id));
+        let doubled = doubled.filter(|doubled| doubled % 2 == 0);
+        doubled.map(|doubled| doubled / 2).ok_or(NoneOfOurs)
+    }
+
+    fn wire_id(&self, local: i64) -> i64 {
+        self.first_id + 2 * local
     }
 
     /// Has a notification speak of our requests by the ids that rmcp knows. `false`: it speaks of a
@@ -317,6 +338,22 @@ impl Desk {
         true
     }
 
+    fn asks_only_if_asked(&self) -> bool {
+        self.lane.asks_only_if_asked.load(Ordering::Acquire)
+    }
+
+    /// Whether the server may ask this now. rmcp would know it by its own requests alone.
+    fn may_ask(&self, request: &ServerRequest) -> bool {
+        let bound = matches!(
+            request,
+            ServerRequest::CreateMessageRequest(_)
+                | ServerRequest::ElicitRequest(_)
+                | ServerRequest::ListRootsRequest(_)
+        );
+        let is_asked = || !self.outstanding.is_empty() || self.lane.is_waited_on();
+        !bound || !self.asks_only_if_asked() || is_asked()
+    }
+
     /// Takes a request off the list of those that wait for an answer.
     fn settle(&mut self, id: i64) -> Option<Asked> {
         if self.discover.waiting.is_some_and(|(probe, _)| probe == id) {
@@ -326,8 +363,14 @@ impl Desk {
     }
 
     /// Ends the wait for an answer that came and cannot be read.
-    fn give_up(&mut self, wire_id: Option<i64>, fault: WireFault) -> Option<ServerJsonRpcMessage> {
-        let id = wire_id?.checked_sub(self.first_id)?;
+    fn give_up(&mut self, wire_id: Option<i64>, fault: WireFault) -> Option<Heard> {
+        let number = wire_id?;
+        let Ok(id) = self.local(&RequestId::Number(number)) else {
+            if self.lane.give_up(number, fault) {
+                self.pulse.hear();
+            }
+            return None;
+        };
         let asked = self.settle(id)?;
         self.pulse.hear();
         if let Some(cell) = asked.cell {
@@ -336,15 +379,12 @@ impl Desk {
                 ..WireReport::default()
             });
         }
-        Some(made_up_error(id, ErrorCode::INTERNAL_ERROR))
+        let error = made_up_error(id, ErrorCode::INTERNAL_ERROR);
+        Some(Heard::Message(error))
     }
 
     /// Ends the wait for an answer that is larger than the limit.
-    pub(super) fn too_large(
-        &mut self,
-        wire_id: Option<i64>,
-        limit: usize,
-    ) -> Option<ServerJsonRpcMessage> {
+    pub(super) fn too_large(&mut self, wire_id: Option<i64>, limit: usize) -> Option<Heard> {
         self.pulse.drop_frame(Dropped::TooLarge);
         self.give_up(wire_id, WireFault::AnswerTooLarge { limit })
     }
@@ -353,4 +393,12 @@ impl Desk {
 /// A frame without the byte order mark that some servers put before it.
 fn without_mark(line: &[u8]) -> &[u8] {
     line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line)
+}
+
+/// An id as a number. Some servers send it back as a text.
+fn number_of(id: &RequestId) -> Option<i64> {
+    match id {
+        RequestId::Number(n) => Some(*n),
+        RequestId::String(s) => s.parse().ok(),
+    }
 }
