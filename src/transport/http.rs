@@ -56,6 +56,9 @@ const RESERVED: [HeaderName; 6] = [
     header::TRANSFER_ENCODING,
 ];
 
+/// The most room that is made for a body before it has come.
+const ROOM: usize = 1024 * 1024;
+
 /// How long the body of an error may take to come.
 const ERROR_BODY: Duration = Duration::from_secs(5);
 
@@ -105,7 +108,9 @@ impl HttpClient {
 
     async fn body(&self, response: reqwest::Response) -> Result<Vec<u8>, WireFault> {
         let limit = self.max_answer_bytes;
-        let mut body = Vec::new();
+        // A server's word for the length of its body is believed up to here.
+        let length = response.content_length().unwrap_or_default();
+        let mut body = Vec::with_capacity(usize::try_from(length).map_or(0, |n| n.min(ROOM)));
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|e| WireFault::ExchangeBroke(chain(&e.without_url())))?;

@@ -72,7 +72,7 @@ pub(super) fn message_in(body: &[u8]) -> serde_json::Result<ServerJsonRpcMessage
 }
 
 /// The message in the body of an answer, by the short way if there is one. A tool's result that is large
-/// stays as it came, in the cell.
+/// stays as it came, in the cell, unless whoever waits for it may not have the cell.
 pub(super) fn as_it_came(
     body: Vec<u8>,
     exchange: &Exchange,
@@ -92,6 +92,7 @@ fn in_short(text: String, exchange: &Exchange) -> Result<ServerJsonRpcMessage, S
         return Err(text);
     };
     if text.len() >= LARGE
+        && !exchange.outlives
         && let (Wanted::Tool, Some(cell)) = (exchange.wanted, &exchange.cell)
         && exchange.asked(answer.id)
         && let Some(left) = answer.left_raw(&text)
