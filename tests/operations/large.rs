@@ -14,7 +14,7 @@ fn answering(result: &Value) -> Value {
 }
 
 fn rows() -> Value {
-    (0..1_000)
+    (0..400)
         .map(|row| json!({"row": row, "name": format!("é \"{row}\"\n"), "price": 0.5}))
         .collect()
 }
@@ -22,7 +22,7 @@ fn rows() -> Value {
 #[tokio::test]
 async fn a_large_answer_stays_as_it_came_until_somebody_reads_it() {
     bounded(async {
-        let result = json!({"content": [{"type": "text", "text": "x".repeat(100_000)},
+        let result = json!({"content": [{"type": "text", "text": "x".repeat(50_000)},
             {"type": "resource_link", "uri": "file:///a", "name": "a"}],
             "structuredContent": {"rows": rows()}, "isError": true, "_meta": {"k": 1}});
         for (over, era) in lanes(&BOTH) {
@@ -34,13 +34,14 @@ async fn a_large_answer_stays_as_it_came_until_somebody_reads_it() {
             assert_eq!(rows, result["structuredContent"]);
             let other = answer.clone();
             assert_eq!(answer.content(), read.content);
-            assert_eq!(answer.text().len(), 100_000);
+            assert_eq!(answer.text().len(), 50_000);
             assert_eq!(answer.structured(), Some(&rows));
-            let CallToolResponse::Complete(whole) = answer.into_rmcp() else {
-                panic!("it is complete");
-            };
-            assert_eq!(whole, read);
-            assert_eq!(other.into_rmcp(), CallToolResponse::Complete(read));
+            for answer in [answer, other] {
+                let CallToolResponse::Complete(whole) = answer.into_rmcp() else {
+                    panic!("it is complete");
+                };
+                assert_eq!(whole, read);
+            }
             rig.finish().await;
         }
     })
