@@ -12,6 +12,7 @@ mod frame;
 mod hostile;
 #[cfg(feature = "http")]
 pub(crate) mod http;
+mod json;
 pub(crate) mod lane;
 pub(crate) mod ordered;
 #[cfg(feature = "stdio")]
@@ -28,6 +29,7 @@ use std::{
 };
 
 pub(crate) use calls::{Calls, Listener};
+pub(crate) use decode::read;
 use rmcp::model::ErrorData;
 use tokio::{
     sync::{Notify, watch},
