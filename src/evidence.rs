@@ -276,7 +276,10 @@ mod tests {
             data: None,
         };
         let shown = format!("{error:?}");
-        assert!(shown.contains("ServerError") && shown.contains('7'), "{shown}");
+        assert!(
+            shown.contains("ServerError") && shown.contains('7'),
+            "{shown}"
+        );
         assert!(!shown.contains("4242"), "{shown}");
     }
 

@@ -47,7 +47,9 @@ async fn write() -> Written {
             panic!("it is new");
         };
         let mut life = vec![record(&store, &held).await];
-        let mut facts = vec![Fact::Dispatching { attempt: AttemptId::mint() }];
+        let mut facts = vec![Fact::Dispatching {
+            attempt: AttemptId::mint(),
+        }];
         if n % 3 == 0 {
             facts.push(Fact::CancelRequested);
         }
@@ -64,7 +66,11 @@ async fn write() -> Written {
 }
 
 async fn record(store: &SqliteStore, held: &Held) -> Record {
-    store.find(By::Operation(held.operation)).await.unwrap().unwrap()
+    store
+        .find(By::Operation(held.operation))
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 /// What an opened journal says of itself: an error, or its records.
@@ -113,9 +119,12 @@ fn tell(changes: [&[Change]; 2], without_log: bool) -> Result<(), TestCaseError>
     match at_once(read(&path)) {
         Ok(records) => {
             for record in &records {
-                prop_assert!(is_one_of(record, lives), "{record:?}");
+                prop_assert!(is_one_of(record, lives), "{:?}", record);
             }
-            let mut ids: Vec<_> = records.iter().map(|record| record.intent.operation).collect();
+            let mut ids: Vec<_> = records
+                .iter()
+                .map(|record| record.intent.operation)
+                .collect();
             ids.sort();
             ids.dedup();
             prop_assert_eq!(ids.len(), records.len(), "an operation is there twice");

@@ -35,7 +35,8 @@ fn read_configuration(bytes: &[u8]) -> Result<(), TestCaseError> {
     let read = reader.parse("mcp.json", bytes);
     let errors: Vec<_> = match &read {
         Ok(configuration) => {
-            prop_assert!(!format!("{configuration:?}").contains(SECRET));
+            let shown = format!("{configuration:?}");
+            prop_assert!(!shown.contains(SECRET), "{}", shown);
             configuration.errors().collect()
         }
         Err(error) => vec![error],
@@ -48,7 +49,11 @@ fn read_configuration(bytes: &[u8]) -> Result<(), TestCaseError> {
         if let Some(position) = error.position {
             let lines = bytes.split(|b| *b == b'\n').count();
             prop_assert!(position.line >= 1 && position.line <= lines + 1, "{}", said);
-            prop_assert!(position.column >= 1 && position.column <= bytes.len() + 1, "{}", said);
+            prop_assert!(
+                position.column >= 1 && position.column <= bytes.len() + 1,
+                "{}",
+                said
+            );
         }
     }
     Ok(())
@@ -112,7 +117,7 @@ proptest! {
         changes in prop::collection::vec(change(), 0..5),
     ) {
         let files = file("tests/config", "json");
-        read_configuration(&changed(which.get(&files), &changes))?;
+        read_configuration(&changed(&files[which.index(files.len())], &changes))?;
     }
 
     #[test]
@@ -142,7 +147,9 @@ proptest! {
         prop_assert_eq!(canonical_json(&read), &text[..], "it is not the last word");
         let again: Value = serde_json::from_str(&turned(&one)).unwrap();
         prop_assert_eq!(canonical_json(&again), &text[..], "the order of members matters");
-        prop_assert_eq!(one == other, text == canonical_json(&other));
+        // -0.0 equals 0.0 and is another text: numbers stay as they were given.
+        let same = format!("{one:?}") == format!("{other:?}");
+        prop_assert_eq!(same, text == canonical_json(&other));
     }
 
     #[test]
@@ -153,7 +160,7 @@ proptest! {
         let print = Fingerprint::of(&tool, &one);
         let again: Map<_, _> = serde_json::from_str(&turned(&one.clone().into())).unwrap();
         prop_assert_eq!(print, Fingerprint::of(&tool, &again));
-        let same = tool == other_tool && one == other;
+        let same = tool == other_tool && format!("{one:?}") == format!("{other:?}");
         prop_assert_eq!(same, print == Fingerprint::of(&other_tool, &other));
         let text = serde_json::to_string(&print).unwrap();
         prop_assert_eq!(serde_json::from_str::<Fingerprint>(&text).unwrap(), print);
@@ -174,7 +181,7 @@ proptest! {
     ) {
         let lines = file("src/journal/record", "jsonl").concat();
         let lines: Vec<_> = lines.split(|b| *b == b'\n').filter(|l| !l.is_empty()).collect();
-        let line = changed(which.get(&lines), &changes);
+        let line = changed(lines[which.index(lines.len())], &changes);
         if let Ok(record) = serde_json::from_slice::<Record>(&line) {
             let folded = Record::replay(record.intent.clone(), record.history.clone()).unwrap();
             prop_assert_eq!(folded.state, record.state);

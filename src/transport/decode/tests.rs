@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::transport::hostile::{bytes, cases, message};
 
 const ALL: [Wanted; 12] = [
     Wanted::Tool,
