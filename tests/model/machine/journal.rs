@@ -138,6 +138,7 @@ impl<const N: usize> Machine<N> {
         }
         if self.broken(Fault::AbandonedTakenForNotSent) {
             record.state = Some(table::State::NotSent);
+            record.said_not_sent = true;
             return Ok(());
         }
         self.enter(record, Event::Abandon)
@@ -209,6 +210,7 @@ impl<const N: usize> Machine<N> {
             Err(_) => return Err(Refused("the journal's table does not allow it")),
         };
         record.state = Some(now);
+        record.said_not_sent |= now == table::State::NotSent;
         let lost_sight = now == table::State::OutcomeUnknown && was != table::State::OutcomeUnknown;
         if now.is_settled() || lost_sight {
             record.owner = None;
