@@ -35,6 +35,11 @@ const SHARED: Setting<2> = Setting {
     ..OWNED
 };
 
+const STALLS: Setting<2> = Setting {
+    stalls: true,
+    ..SHARED
+};
+
 /// The setting with this contract for the first operation.
 fn under(contract: Contract, setting: Setting<2>) -> Setting<2> {
     Setting {
@@ -77,12 +82,14 @@ pub(crate) fn shown(fault: Fault) -> (&'static str, World<2>) {
         }
         Fault::AbsenceTakenForNotSent => (NOT_SENT, under(Contract::Status, OWNED), end),
         Fault::AbsenceAskedTooEarly => (NOT_SENT, under(Contract::StatusFinal, OWNED), end),
-        Fault::NoFencing => {
-            let stalls = Setting {
-                stalls: true,
-                ..SHARED
+        Fault::NoFencing => (NOT_SENT, STALLS, Luck { stalls: 1, ..none }),
+        Fault::NotSentByAFencedHost => {
+            let luck = Luck {
+                stalls: 1,
+                resolves: 1,
+                ..impatience
             };
-            (NOT_SENT, stalls, Luck { stalls: 1, ..none })
+            (NOT_SENT, under(Contract::Keyed, STALLS), luck)
         }
         Fault::AnswerOfAnotherSession => (OWN_ANSWER, OWNED, end),
         Fault::SecondOutcome => (ONE_OUTCOME, OWNED, impatience),
@@ -120,7 +127,11 @@ pub(crate) fn shown(fault: Fault) -> (&'static str, World<2>) {
         homes: [0, 0],
         bounds,
         // Where the second operation has to succeed, or plays no part, nothing goes wrong once it is called.
-        calm_at_last: breaks == NEXT_SUCCEEDS || fault == Fault::LateRefusalSettles,
+        calm_at_last: breaks == NEXT_SUCCEEDS
+            || matches!(
+                fault,
+                Fault::LateRefusalSettles | Fault::NotSentByAFencedHost
+            ),
     };
     (breaks, world)
 }

@@ -98,6 +98,9 @@ impl<const N: usize> Machine<N> {
         rule(state.is_up(host), "its host does not run")?;
         let job = *state.job(op, host);
         let fenced = job.held != 0 && !self.may_write(state, op, &job);
+        // Who took it over has to take it for sent.
+        let taken_for_sent = state.op(op).record.attempts > 0;
+        let may_be_sent = fenced && taken_for_sent && !self.broken(Fault::NotSentByAFencedHost);
         match job.work {
             // Nobody else knows of it, and nothing was handed over.
             Work::Intended => self.tell_or_rest(state, op, host, Ending::NotSent),
@@ -105,7 +108,7 @@ impl<const N: usize> Machine<N> {
             Work::Known(ending) if job.look == super::Look::None => {
                 let ending = match ending {
                     // Whoever has it now may have sent it.
-                    Ending::NotSent if fenced => Ending::Unknown,
+                    Ending::NotSent if may_be_sent => Ending::Unknown,
                     ending => ending,
                 };
                 self.tell_or_rest(state, op, host, ending);
