@@ -33,8 +33,8 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-pub(super) use writer::Outgoing;
 use writer::Writer;
+pub(super) use writer::{Message, Outgoing};
 
 use super::{
     ExitWatch, Pulse, decode,
@@ -126,6 +126,7 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
         let outbox: Arc<dyn Outbox> = Arc::clone(&writer) as _;
         let lane = Arc::new(Lane::new(Arc::clone(&outbox), first_id));
         writer.serves(&lane);
+        pulse.calls.also_on(&lane);
         tokio::spawn(writer.run(options.stop_writing));
         Self {
             reader: FrameReader::new(read, options.max_frame_bytes),
@@ -303,12 +304,10 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
         cell: Option<Arc<DispatchCell>>,
         id: Option<i64>,
     ) -> io::Result<()> {
-        let lane = None;
+        let message = Box::new(message);
         let outgoing = Outgoing {
-            message,
+            message: Message::Whole { message, id },
             cell,
-            id,
-            lane,
         };
         self.outbox.put(outgoing).map_err(|_| closed())
     }
