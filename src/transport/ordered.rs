@@ -63,8 +63,9 @@ pub(crate) struct OrderedTransport<R> {
     limit: usize,
     outbox: Arc<dyn Outbox>,
     lane: Arc<Lane>,
-    /// Messages of our own making, which rmcp is to take for the server's.
-    made_up: mpsc::UnboundedReceiver<ServerJsonRpcMessage>,
+    /// Requests of rmcp's that the writer has dropped. rmcp is to take an error of our own making for the
+    /// server's answer to them.
+    made_up: mpsc::UnboundedReceiver<i64>,
     outstanding: HashMap<i64, Asked>,
     first_id: i64,
     /// The lowest id that no request had: a second handshake counts from zero again.
@@ -446,7 +447,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
             let message = match self.ending {
                 Ending::No => tokio::select! {
                     biased;
-                    Some(message) = self.made_up.recv() => Some(message),
+                    Some(id) = self.made_up.recv() => Some(made_up_error(id, ErrorCode::INTERNAL_ERROR)),
                     frame = self.reader.next() => self.on_frame(frame),
                     () = exited(&mut self.exit) => {
                         self.ending = Ending::Draining(Instant::now() + DRAIN);
