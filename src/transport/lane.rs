@@ -29,6 +29,7 @@ pub(crate) use request::{OnLane, Said};
 
 use super::{
     clock::{Clock, Held},
+    decode::Wanted,
     ordered::{Message, Outgoing},
 };
 use crate::evidence::{DispatchCell, WireFault, WireReport};
@@ -78,7 +79,7 @@ struct Asked {
     cell: Arc<DispatchCell>,
     /// The clock of its operation.
     clock: Option<Arc<Clock>>,
-    tool_call: bool,
+    wanted: Wanted,
 }
 
 /// The place of a request that is about to be handed over.
@@ -140,7 +141,7 @@ impl Lane {
             tell,
             cell: Arc::clone(cell),
             clock,
-            tool_call: request.is_tool_call(),
+            wanted: Wanted::by(&request.request),
         };
         let number = request.number;
         let mut waiting = self.waiting();
@@ -194,10 +195,11 @@ impl Lane {
         clocks.map(Clock::hold).collect()
     }
 
-    /// Whether this is the id of a tool call that waits.
-    pub(super) fn is_tool_call(&self, number: i64) -> bool {
+    /// What the request with this id waits for, and its cell.
+    pub(super) fn wanted(&self, number: i64) -> Option<(Wanted, Arc<DispatchCell>)> {
         let waiting = self.waiting();
-        waiting.by_id.get(&number).is_some_and(|a| a.tool_call)
+        let asked = waiting.by_id.get(&number)?;
+        Some((asked.wanted, Arc::clone(&asked.cell)))
     }
 
     /// Gives an answer to whoever waits for it. `false`: nobody does.
@@ -206,7 +208,7 @@ impl Lane {
             return false;
         };
         if let (Ok(result), Some(lists)) = (&answer, self.lists.get())
-            && !asked.tool_call
+            && asked.wanted != Wanted::Tool
         {
             lists(result);
         }

@@ -32,10 +32,6 @@ pub(crate) struct OnLane {
 }
 
 impl OnLane {
-    pub(super) fn is_tool_call(&self) -> bool {
-        matches!(*self.request, ClientRequest::CallToolRequest(_))
-    }
-
     /// Writes the request as one frame, without its end.
     pub(in crate::transport) fn write(&self, bytes: &mut Vec<u8>) -> serde_json::Result<()> {
         match &*self.request {
