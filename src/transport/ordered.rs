@@ -60,9 +60,8 @@ pub(crate) struct OrderedTransport<R> {
     limit: usize,
     outbox: Arc<dyn Outbox>,
     lane: Arc<Lane>,
-    /// Requests of rmcp's that the writer has dropped. rmcp is to take an error of our own making for the
-    /// server's answer to them.
-    made_up: mpsc::UnboundedReceiver<i64>,
+    /// Requests of rmcp's that it is to forget. By their numbers alone: a channel keeps room for many.
+    released: mpsc::UnboundedReceiver<i64>,
     desk: Desk,
     pulse: Arc<Pulse>,
     exit: Option<ExitWatch>,
@@ -96,7 +95,7 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     where
         W: AsyncWrite + Unpin + Send + 'static,
     {
-        let (releases, made_up) = mpsc::unbounded_channel();
+        let (releases, released) = mpsc::unbounded_channel();
         let writer_failed = CancellationToken::new();
         let writer = Writer::new(write, releases, Arc::clone(&pulse), writer_failed.clone());
         let writer = Arc::new(writer);
@@ -115,7 +114,7 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
             limit: options.max_frame_bytes,
             outbox,
             lane,
-            made_up,
+            released,
             desk,
             pulse,
             exit: options.exit,
@@ -222,7 +221,9 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
             let message = match self.ending {
                 Ending::No => tokio::select! {
                     biased;
-                    Some(id) = self.made_up.recv() => Some(made_up_error(id, ErrorCode::INTERNAL_ERROR)),
+                    Some(id) = self.released.recv() => {
+                        Some(made_up_error(id, ErrorCode::INTERNAL_ERROR))
+                    }
                     frame = self.reader.next() => self.on_frame(frame),
                     () = exited(&mut self.exit) => {
                         self.ending = Ending::Draining(Instant::now() + DRAIN);
