@@ -70,7 +70,7 @@ const ABANDONED: [u64; 2] = [100, 500];
 /// shows what a change makes worse.
 const INSTRUCTIONS: Bar = match cfg!(debug_assertions) {
     false => Bar::AtMost(0.55),
-    true => Bar::AtMost(0.90),
+    true => Bar::AtMost(0.80),
 };
 
 /// Instructions for one call.
