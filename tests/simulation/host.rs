@@ -216,7 +216,10 @@ impl Host {
     async fn lend(&self) -> Option<Client> {
         let (read, write) = pipe(&self.world, LENT).ok()?;
         let link = write.1;
-        let may_be_closed = |may| self.world.with(|world| world.links[link].may_be_closed = may);
+        let may_be_closed = |may| {
+            self.world
+                .with(|world| world.links[link].may_be_closed = may)
+        };
         may_be_closed(true);
         let greeting = tokio::time::timeout(Duration::from_millis(901), ().serve((read, write)));
         let client = greeting.await.ok()?.ok()?;
@@ -235,7 +238,8 @@ impl Host {
             Due::Cancel { operation } => {
                 let calls = self.calls.lock().expect("no caller panics");
                 if let Some((_, token)) = calls.running.get(&operation) {
-                    self.world.with(|world| world.record(What::Cancelled { operation }));
+                    self.world
+                        .with(|world| world.record(What::Cancelled { operation }));
                     token.cancel();
                 }
             }
@@ -244,7 +248,8 @@ impl Host {
                 if let Some((call, _)) = calls.running.get(&operation)
                     && !call.is_finished()
                 {
-                    self.world.with(|world| world.record(What::Left { operation }));
+                    self.world
+                        .with(|world| world.record(What::Left { operation }));
                     call.abort();
                 }
             }
@@ -253,12 +258,20 @@ impl Host {
                 let asked = async move {
                     let _ = host.owned[connection].reconnect().await;
                 };
-                self.calls.lock().expect("no caller panics").others.spawn(asked);
+                self.calls
+                    .lock()
+                    .expect("no caller panics")
+                    .others
+                    .spawn(asked);
             }
             Due::Resolve { operation } => {
                 let host = Arc::clone(self);
                 let asked = async move { host.resolve(operation).await };
-                self.calls.lock().expect("no caller panics").others.spawn(asked);
+                self.calls
+                    .lock()
+                    .expect("no caller panics")
+                    .others
+                    .spawn(asked);
             }
             due => self.world.with(|world| world.comes_about(due)),
         }
@@ -300,7 +313,8 @@ impl Host {
     }
 
     async fn resolve(&self, operation: usize) {
-        self.world.with(|world| world.record(What::Resolving { operation }));
+        self.world
+            .with(|world| world.record(What::Resolving { operation }));
         let order = Resolve::new(id_of(operation)).deadline(Duration::from_millis(3_001));
         let order = match self.plan.operations[operation].keeps_arguments {
             true => order,
@@ -310,10 +324,15 @@ impl Host {
             Ok(resolution) => format!("{:?}", resolution.by),
             Err(error) => {
                 let error = format!("{error:?}");
-                error.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
+                error
+                    .split([' ', '(', '{'])
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned()
             }
         };
-        self.world.with(|world| world.record(What::Resolved { operation, how }));
+        self.world
+            .with(|world| world.record(What::Resolved { operation, how }));
     }
 
     /// Until every caller of this life has its outcome, or went away.
@@ -321,7 +340,12 @@ impl Host {
         let planned = self.plan.operations.iter().filter(|it| it.life == life);
         let asked = planned.map(|it| it.at).max().unwrap_or_default();
         let life = &self.plan.lives[life];
-        let all = life.resolves.iter().map(|(at, _)| *at).max().max(Some(asked));
+        let all = life
+            .resolves
+            .iter()
+            .map(|(at, _)| *at)
+            .max()
+            .max(Some(asked));
         // The agenda may be a little late, for each thing on it.
         tokio::time::sleep(Duration::from_millis(all.unwrap_or_default() + 201)).await;
         loop {
@@ -439,7 +463,9 @@ async fn perform(
 fn answered(answer: &ToolAnswer) -> End {
     let text = answer.text();
     End::Answered {
-        mark: text.strip_prefix("mark ").and_then(|mark| mark.parse().ok()),
+        mark: text
+            .strip_prefix("mark ")
+            .and_then(|mark| mark.parse().ok()),
         is_error: answer.is_error(),
         replayed: answer.replayed(),
         looked_up: answer.was_looked_up(),

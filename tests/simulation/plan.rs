@@ -270,7 +270,9 @@ fn operation(dice: &mut Dice, life: usize, before: &[Planned]) -> Planned {
         mark: number,
         key: (keyed && given).then(|| format!("key-{number}")),
         deadline,
-        attempt: dice.percent(15).then(|| odd(dice.range(10, 600)).min(deadline)),
+        attempt: dice
+            .percent(15)
+            .then(|| odd(dice.range(10, 600)).min(deadline)),
         idle: dice.percent(10).then(|| odd(dice.range(50, 900))),
         keeps_arguments: dice.percent(70),
         cancel: dice.percent(12).then(|| dice.range(0, 900)),

@@ -193,9 +193,7 @@ impl World {
         let connection = self.links[link].connection;
         let frame = &message.frame;
         let id = frame.id.unwrap_or_default();
-        let error = |code: i64, text: &str| {
-            json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}})
-        };
+        let error = |code: i64, text: &str| json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}});
         let (how, line) = match act {
             Act::Effect => return self.effect(connection, frame),
             Act::Break => return self.breaks(link, "the server hangs up"),
@@ -203,7 +201,10 @@ impl World {
             Act::Garbage => ("garbage", json!("this is no message").to_string()),
             Act::Notify => {
                 let method = "notifications/tools/list_changed";
-                ("note", json!({"jsonrpc": "2.0", "method": method}).to_string())
+                (
+                    "note",
+                    json!({"jsonrpc": "2.0", "method": method}).to_string(),
+                )
             }
             Act::Progress => {
                 let token = &message.said["params"]["_meta"]["progressToken"];
@@ -214,7 +215,10 @@ impl World {
             }
             Act::Reject => ("rejected", error(-32602, "not like this").to_string()),
             Act::Fail => ("failed", error(-32603, "broken").to_string()),
-            Act::SessionOver => ("session over", error(-32000, "Session terminated").to_string()),
+            Act::SessionOver => (
+                "session over",
+                error(-32000, "Session terminated").to_string(),
+            ),
             Act::Stale => {
                 let older = id - IDS_PER_GENERATION;
                 let result = json!({"content": [{"type": "text", "text": "mark 1000000"}],
@@ -234,7 +238,11 @@ impl World {
         if let Some(operation) = frame.operation
             && how != "stale"
         {
-            self.servers[connection].said.entry(operation).or_default().insert(how);
+            self.servers[connection]
+                .said
+                .entry(operation)
+                .or_default()
+                .insert(how);
         }
         self.record(What::Answers {
             link,
@@ -298,7 +306,11 @@ impl World {
             "resources/read" => json!({"contents": [{"uri": params["uri"], "text": "it"}],
                 "ttlMs": 0, "cacheScope": "private"}),
             LOOK_UP => {
-                let found = params["key"].as_str().and_then(|key| server.kept.get(key));
+                let found = message
+                    .frame
+                    .key
+                    .as_ref()
+                    .and_then(|key| server.kept.get(key));
                 match found {
                     Some(mark) => json!({"state": "succeeded",
                         "result": {"content": [{"type": "text", "text": format!("mark {mark}")}]}}),
@@ -306,7 +318,11 @@ impl World {
                 }
             }
             "tools/call" if message.frame.tool.as_deref() == Some("lookup") => {
-                let found = message.frame.key.as_ref().and_then(|key| server.kept.get(key));
+                let found = message
+                    .frame
+                    .key
+                    .as_ref()
+                    .and_then(|key| server.kept.get(key));
                 let text = found.map_or("nothing".to_owned(), |mark| format!("mark {mark}"));
                 json!({"content": [{"type": "text", "text": text}], "isError": false,
                     "structuredContent": {"found": found.is_some()}})
@@ -342,7 +358,11 @@ impl World {
         server.up = false;
         server.process += 1;
         server.version += u64::from(renamed);
-        let down_for = if self.dice.percent(60) { 1 } else { self.dice.range(1, 3_000) };
+        let down_for = if self.dice.percent(60) {
+            1
+        } else {
+            self.dice.range(1, 3_000)
+        };
         self.schedule(down_for, Due::ServerBack { server: connection });
     }
 }

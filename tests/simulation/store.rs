@@ -99,7 +99,8 @@ impl World {
             if page.record.state != State::OutcomeUnknown {
                 let before = format!("host {}", host - 1);
                 let fact = Fact::Abandoned { host: before };
-                self.write(id, fact).expect("what is not settled can be abandoned");
+                self.write(id, fact)
+                    .expect("what is not settled can be abandoned");
             }
         }
     }
@@ -125,11 +126,7 @@ impl World {
             .ok_or(StoreError::Fenced)
     }
 
-    fn accept(
-        &mut self,
-        intent: Intent,
-        first: Option<AttemptId>,
-    ) -> Result<Accepted, StoreError> {
+    fn accept(&mut self, intent: Intent, first: Option<AttemptId>) -> Result<Accepted, StoreError> {
         let id = intent.operation;
         let rival = self.book.pages.get(&id).or_else(|| {
             let key = intent.key.as_ref()?;
@@ -227,11 +224,16 @@ impl GameStore {
         Box::pin(async move {
             let (wait, first, refused) = self.world.with(|world| {
                 let (refuses, slowest) = (world.book.refuses, world.book.slowest);
-                let wait = if slowest == 0 { 0 } else { world.dice.range(0, slowest) };
+                let wait = if slowest == 0 {
+                    0
+                } else {
+                    world.dice.range(0, slowest)
+                };
                 (wait, world.dice.percent(50), world.dice.percent(refuses))
             });
             if refused {
-                self.world.with(|world| world.book.refused.insert(operation));
+                self.world
+                    .with(|world| world.book.refused.insert(operation));
                 self.take(wait).await;
                 return Err(StoreError::Unavailable("the disk is not there".into()));
             }
@@ -245,7 +247,10 @@ impl GameStore {
         })
     }
 
-    fn now<T>(&self, act: impl FnOnce(&mut World) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn now<T>(
+        &self,
+        act: impl FnOnce(&mut World) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         self.world.with(|world| match world.book.host == self.host {
             true => act(world),
             false => Err(StoreError::Closed),
@@ -293,7 +298,9 @@ impl Store for GameStore {
         let found = self.now(|world| {
             let records = world.book.records().filter(|record| {
                 let states = filter.states.as_ref();
-                filter.after.is_none_or(|after| record.intent.operation > after)
+                filter
+                    .after
+                    .is_none_or(|after| record.intent.operation > after)
                     && states.is_none_or(|states| states.contains(&record.state))
             });
             Ok(records.take(filter.limit).cloned().collect())

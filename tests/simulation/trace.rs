@@ -35,7 +35,11 @@ pub(super) enum What {
     /// A caller is told.
     Told { operation: usize, end: End },
     /// The journal has a fact about an operation now, and it stands so.
-    Recorded { operation: usize, fact: &'static str, state: State },
+    Recorded {
+        operation: usize,
+        fact: &'static str,
+        state: State,
+    },
     /// Somebody wants to know what became of an operation.
     Resolving { operation: usize },
     /// What became of finding out what became of an operation.
@@ -59,7 +63,11 @@ pub(super) enum What {
     /// A server does what it was asked for.
     Effect { connection: usize, mark: Mark },
     /// A server sends an answer.
-    Answers { link: usize, frame: Frame, how: &'static str },
+    Answers {
+        link: usize,
+        frame: Frame,
+        how: &'static str,
+    },
     /// A server's process is killed.
     ServerKilled { connection: usize },
     /// The end of all troubles.
@@ -126,12 +134,25 @@ pub(super) struct Told {
 /// Of an event, what matters here.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fact {
-    Starting { generation: u64 },
-    Started { generation: u64 },
-    StartFailed { generation: u64 },
-    Lost { generation: u64, unanswered: usize },
-    Retired { generation: u64 },
-    Stopped { generation: u64 },
+    Starting {
+        generation: u64,
+    },
+    Started {
+        generation: u64,
+    },
+    StartFailed {
+        generation: u64,
+    },
+    Lost {
+        generation: u64,
+        unanswered: usize,
+    },
+    Retired {
+        generation: u64,
+    },
+    Stopped {
+        generation: u64,
+    },
     CircuitOpened,
     CircuitProbed,
     CircuitClosed,
@@ -165,7 +186,9 @@ pub(super) enum Fact {
         operation: Option<usize>,
         by: &'static str,
     },
-    FramesDropped { generation: u64 },
+    FramesDropped {
+        generation: u64,
+    },
     Other,
 }
 

@@ -136,9 +136,10 @@ fn one_outcome(seen: &Seen<'_>) -> Verdict {
     // Of one that goes on without its caller, a host that is killed tells no end.
     let finished = seen.finished.len();
     let once = seen.told.is_empty() || seen.finished_first == 1;
-    that(once && finished <= seen.asked + seen.resolving + seen.again, || {
-        format!("told as over {finished} times: {:?}", seen.finished)
-    })?;
+    that(
+        once && finished <= seen.asked + seen.resolving + seen.again,
+        || format!("told as over {finished} times: {:?}", seen.finished),
+    )?;
     let (Some(end), Some(ended)) = (seen.told.first(), seen.finished.first()) else {
         return Ok(());
     };
@@ -149,7 +150,9 @@ fn one_outcome(seen: &Seen<'_>) -> Verdict {
         (End::Without { outcome, .. }, Ended::Without(ended)) => outcome == ended,
         _ => false,
     };
-    that(agree, || format!("its caller was told {end:?}, and everybody else {ended:?}"))
+    that(agree, || {
+        format!("its caller was told {end:?}, and everybody else {ended:?}")
+    })
 }
 
 /// Not sent is not sent, ever; and unknown is what may have been.
@@ -170,7 +173,12 @@ fn what_was_not_sent(seen: &Seen<'_>) -> Verdict {
         }
     }
     let kept_back = seen.finished.iter().any(|ended| {
-        matches!(ended, Ended::Abandoned { perhaps_sent: false })
+        matches!(
+            ended,
+            Ended::Abandoned {
+                perhaps_sent: false
+            }
+        )
     });
     that(!kept_back || seen.begun.is_empty(), || {
         "abandoned before it was sent, and it was on the wire".to_owned()
@@ -224,7 +232,9 @@ fn the_truth(world: &World, plan: &Plan, seen: &Seen<'_>, operation: usize) -> V
                     Outcome::Failed => said("failed") || said("session over"),
                     Outcome::NotSent | Outcome::Unknown => true,
                 };
-                that(honest || !own, || format!("{outcome} ({why}), and nobody said so"))?;
+                that(honest || !own, || {
+                    format!("{outcome} ({why}), and nobody said so")
+                })?;
             }
             End::Read => {}
         }
@@ -234,7 +244,11 @@ fn the_truth(world: &World, plan: &Plan, seen: &Seen<'_>, operation: usize) -> V
 
 /// How many attempts were told of the operations that stand for one intent.
 fn attempts(plan: &Plan, seen: &[Seen<'_>], mark: Mark) -> u32 {
-    let of_mark = plan.operations.iter().zip(seen).filter(|(it, _)| it.mark == mark);
+    let of_mark = plan
+        .operations
+        .iter()
+        .zip(seen)
+        .filter(|(it, _)| it.mark == mark);
     let attempts: usize = of_mark.map(|(_, seen)| seen.attempts).sum();
     u32::try_from(attempts).unwrap_or(u32::MAX)
 }
@@ -243,7 +257,11 @@ fn attempts(plan: &Plan, seen: &[Seen<'_>], mark: Mark) -> u32 {
 fn effects(world: &World, plan: &Plan, seen: &[Seen<'_>]) -> Verdict {
     for planned in &plan.operations {
         let server = &world.servers[planned.connection];
-        let many = server.effects.get(&planned.mark).copied().unwrap_or_default();
+        let many = server
+            .effects
+            .get(&planned.mark)
+            .copied()
+            .unwrap_or_default();
         let most = match planned.ask {
             Ask::Peek => attempts(plan, seen, planned.mark),
             // Asked for twice by callers that give it a key, where no journal knows that.
@@ -254,7 +272,10 @@ fn effects(world: &World, plan: &Plan, seen: &[Seen<'_>]) -> Verdict {
             _ => 1,
         };
         that(many <= most, || {
-            format!("{:?}, mark {}, has {many} effects", planned.ask, planned.mark)
+            format!(
+                "{:?}, mark {}, has {many} effects",
+                planned.ask, planned.mark
+            )
         })?;
         let mut keys = server.asked.get(&planned.mark).into_iter().flatten();
         let first = keys.next();
@@ -262,7 +283,10 @@ fn effects(world: &World, plan: &Plan, seen: &[Seen<'_>]) -> Verdict {
             format!("mark {} was asked for under two keys", planned.mark)
         })?;
     }
-    let invented = world.servers.iter().flat_map(|server| server.effects.keys());
+    let invented = world
+        .servers
+        .iter()
+        .flat_map(|server| server.effects.keys());
     let mut invented = invented.filter(|mark| **mark < 1_000);
     that(
         invented.all(|mark| plan.operations.iter().any(|it| it.mark == *mark)),
@@ -405,7 +429,12 @@ fn the_journal(world: &World, plan: &Plan, seen: &[Seen<'_>]) -> Verdict {
         })?;
         let never = is_proof(record) && !seen[operation].begun.is_empty();
         that(!never, || whose("not sent, and it was on the wire"))?;
-        if let Some(key) = record.intent.key.as_ref().filter(|_| !record.state.frees_its_key()) {
+        if let Some(key) = record
+            .intent
+            .key
+            .as_ref()
+            .filter(|_| !record.state.frees_its_key())
+        {
             let key = format!("{} {}", record.intent.connection, key.as_str());
             let other = holders.insert(key, operation);
             that(other.is_none(), || whose(&format!("{other:?} has its key")))?;
@@ -426,21 +455,30 @@ fn the_journal(world: &World, plan: &Plan, seen: &[Seen<'_>]) -> Verdict {
         // Of what the store would not take, it knows less than was told, and may have been told to find
         // it out. Of what was given up before its first write was done, too, where the host ends
         // before that is put right.
-        let given_up = matches!(end, End::Without { outcome: Outcome::NotSent, why: "deadline" | "cancelled" });
+        let given_up = matches!(
+            end,
+            End::Without {
+                outcome: Outcome::NotSent,
+                why: "deadline" | "cancelled"
+            }
+        );
         let left_open = given_up && state == Some(State::OutcomeUnknown);
         let refused = left_open || world.book.refused.contains(&id_of(operation));
-        let agrees = refused || match end {
-            End::Answered { replayed: true, .. } | End::Read => true,
-            End::Answered { is_error: false, .. } => state == Some(State::Succeeded),
-            End::Answered { is_error: true, .. } => state == Some(State::Failed),
-            End::Without { outcome, why } => match outcome {
-                Outcome::Rejected => state == Some(State::Rejected),
-                Outcome::Failed => state == Some(State::Failed),
-                Outcome::NotSent if *why == "journal" => true,
-                Outcome::NotSent => state.is_some_and(State::frees_its_key),
-                Outcome::Unknown => true,
-            },
-        };
+        let agrees = refused
+            || match end {
+                End::Answered { replayed: true, .. } | End::Read => true,
+                End::Answered {
+                    is_error: false, ..
+                } => state == Some(State::Succeeded),
+                End::Answered { is_error: true, .. } => state == Some(State::Failed),
+                End::Without { outcome, why } => match outcome {
+                    Outcome::Rejected => state == Some(State::Rejected),
+                    Outcome::Failed => state == Some(State::Failed),
+                    Outcome::NotSent if *why == "journal" => true,
+                    Outcome::NotSent => state.is_some_and(State::frees_its_key),
+                    Outcome::Unknown => true,
+                },
+            };
         that(agrees, || whose(&format!("its caller was told {end:?}")))?;
     }
     Ok(())
@@ -475,7 +513,9 @@ pub(super) fn tally(world: &World, tally: &mut BTreeMap<String, u64>) {
     for step in &world.trace {
         match &step.what {
             What::Told { end, .. } => count(match end {
-                End::Answered { looked_up: true, .. } => "told: answered by a look-up".to_owned(),
+                End::Answered {
+                    looked_up: true, ..
+                } => "told: answered by a look-up".to_owned(),
                 End::Answered { replayed: true, .. } => "told: answered by the journal".to_owned(),
                 End::Answered { attempts: 2.., .. } => "told: answered after a repeat".to_owned(),
                 End::Answered { .. } => "told: answered".to_owned(),

@@ -178,7 +178,10 @@ impl World {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if self.links[link].writing.is_none() {
-            let message = Message::of(bytes);
+            let mut message = Message::of(bytes);
+            if let Some(key) = &mut message.frame.key {
+                *key = self.name_of_key(key);
+            }
             self.record(What::Begun {
                 link,
                 frame: message.frame.clone(),
@@ -232,6 +235,16 @@ impl World {
         let arrives = self.schedule_at(arrives, Due::Up { link, upto });
         self.links[link].last_up = arrives;
         Poll::Ready(Ok(many as usize))
+    }
+
+    /// A key as a trace names it: those that were minted are numbered as they come.
+    fn name_of_key(&mut self, key: &str) -> String {
+        if key.starts_with("key-") {
+            return key.to_owned();
+        }
+        let number = self.minted.len();
+        let number = self.minted.entry(key.to_owned()).or_insert(number);
+        format!("minted-{number}")
     }
 
     /// What has to be true before anything of a request leaves.
@@ -316,7 +329,9 @@ impl World {
             return;
         }
         let mut bytes = line.as_bytes();
-        let room = pipe.cut_down.map(|at| at.saturating_sub(pipe.told) as usize);
+        let room = pipe
+            .cut_down
+            .map(|at| at.saturating_sub(pipe.told) as usize);
         let cut = room.is_some_and(|room| room < bytes.len());
         if let Some(room) = room.filter(|_| cut) {
             bytes = &bytes[..room];
@@ -443,7 +458,8 @@ impl AsyncWrite for Writing {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let link = self.1;
-        self.0.with(|world| world.client_writes(link, bytes, context))
+        self.0
+            .with(|world| world.client_writes(link, bytes, context))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

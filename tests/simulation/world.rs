@@ -89,6 +89,8 @@ pub(super) struct World {
     pub(super) healed: bool,
     pub(super) wakes: Vec<Waker>,
     pub(super) events: Option<EventStream>,
+    /// The keys that the runtime minted, as they came.
+    pub(super) minted: BTreeMap<String, usize>,
     /// The first promise that was broken.
     pub(super) broken: Option<String>,
     agenda: BTreeMap<u64, Due>,
@@ -115,6 +117,7 @@ impl Shared {
             healed: false,
             wakes: Vec::new(),
             events: None,
+            minted: BTreeMap::new(),
             broken: None,
             agenda: BTreeMap::new(),
             base: 0,
@@ -289,7 +292,8 @@ impl World {
     /// Something that must never be.
     pub(super) fn break_promise(&mut self, what: impl fmt::Display) {
         let at = self.now();
-        self.broken.get_or_insert_with(|| format!("at {at} ms: {what}"));
+        self.broken
+            .get_or_insert_with(|| format!("at {at} ms: {what}"));
     }
 }
 
