@@ -24,9 +24,9 @@ use std::{
 use rmcp::{
     Peer, RoleClient, ServiceError,
     model::{
-        CancelledNotification, CancelledNotificationParam, ClientNotification, ClientRequest,
-        GetExtensions as _, GetMeta as _, ProgressToken, ProtocolVersion, RequestId,
-        ServerCapabilities, ServerPeerInfo, ServerResult,
+        CancelledNotification, CancelledNotificationParam, ClientConfig, ClientNotification,
+        ClientRequest, GetExtensions as _, GetMeta as _, PingRequest, ProgressToken,
+        ProtocolVersion, RequestId, ServerCapabilities, ServerPeerInfo, ServerResult,
     },
     service::PeerRequestOptions,
 };
@@ -45,7 +45,8 @@ use crate::{
     transport::{
         Listener, Pulse,
         clock::Clock,
-        witness::{Outlives, Witnessed},
+        lane::{Lane, Place},
+        witness::{Anchor, Outlives, Witnessed},
     },
 };
 
@@ -54,8 +55,30 @@ pub(crate) struct Session {
     pub(crate) pulse: Arc<Pulse>,
     pub(crate) revision: ProtocolVersion,
     ownership: Ownership,
-    peer: Peer<RoleClient>,
+    peer: Arc<Peer<RoleClient>>,
+    /// The way of its operations, where they do not go through rmcp.
+    lane: Option<OwnWay>,
     pub(crate) log_level: Arc<WantedLevel>,
+}
+
+/// The lane of a session, and what each request on it says of the client, as rmcp would have it.
+struct OwnWay {
+    lane: Arc<Lane>,
+    /// `None` where the handshake has said it for all.
+    says: Option<ClientConfig>,
+}
+
+impl OwnWay {
+    /// Puts into a request what rmcp would.
+    fn complete(&self, request: &mut ClientRequest, token: &ProgressToken) {
+        let meta = request.get_meta_mut();
+        if let Some(client) = &self.says {
+            meta.set_protocol_version(client.protocol_version.clone());
+            meta.set_client_info(client.client_info.clone());
+            meta.set_client_capabilities(client.capabilities.clone());
+        }
+        meta.set_progress_token(token.clone());
+    }
 }
 
 /// From which level on the host wants the server's messages for the log, on whatever session.
@@ -131,9 +154,39 @@ impl Session {
             pulse,
             revision,
             ownership,
-            peer,
+            peer: Arc::new(peer),
+            lane: None,
             log_level: Arc::default(),
         }
+    }
+
+    /// Has its operations go by the lane. `client` is what the handshake said of the client, and
+    /// `lists` hears of each answer that may be a page of a list.
+    pub(super) fn go_by(
+        &mut self,
+        lane: Arc<Lane>,
+        client: ClientConfig,
+        lists: impl Fn(&ServerResult) + Send + Sync + 'static,
+    ) {
+        let newer = !self.revision.has_initialize();
+        if newer {
+            // It is in rmcp's channel before the first request is on the lane.
+            let mut anchor = ClientRequest::from(PingRequest::default());
+            anchor.extensions_mut().insert(Anchor);
+            let sent = self
+                .peer
+                .send_request_with_option(anchor, PeerRequestOptions::no_options());
+            // A channel that is closed is that of a session that is over.
+            let _ = poll_once(sent);
+        }
+        lane.open(newer, lists);
+        let protocol_version = self.revision.clone();
+        let says = newer.then(|| {
+            let mut client = client;
+            client.protocol_version = protocol_version;
+            client
+        });
+        self.lane = Some(OwnWay { lane, says });
     }
 
     /// Hands a notification over, in the caller's order, without waiting.
@@ -141,7 +194,14 @@ impl Session {
         if self.is_over() {
             return Err(NotTaken::Ended);
         }
-        let peer = self.peer.clone();
+        if let Some(OwnWay { lane, .. }) = &self.lane {
+            lane.tell(notification).map_err(|_| NotTaken::Ended)?;
+            return Ok(Told {
+                pulse: Arc::clone(&self.pulse),
+                taken: Box::pin(std::future::ready(Ok(()))),
+            });
+        }
+        let peer = Arc::clone(&self.peer);
         let mut taken: Pin<Box<dyn Future<Output = _> + Send>> =
             Box::pin(async move { peer.send_notification(notification).await });
         // The first poll enqueues it; what it waits for then is the transport.
@@ -254,6 +314,9 @@ impl Session {
         {
             request.get_meta_mut().set_log_level(level);
         }
+        if let Some(way) = self.lane.as_ref().filter(|_| !along.standing) {
+            return self.by_the_lane(way, request, cell, along);
+        }
         // What is lent is not heard by us, and so rmcp minds its silence.
         let idle = along.idle.filter(|_| self.ownership.is_lent());
         let mut options = PeerRequestOptions::no_options();
@@ -288,11 +351,55 @@ impl Session {
             answer,
             handed_over: self.pulse.tick(),
             cell: Arc::clone(cell),
-            peer: self.peer.clone(),
+            peer: Arc::clone(&self.peer),
+            lane: None,
             pulse: Arc::clone(&self.pulse),
             standing: along.standing,
             late: along.late,
             witnessed: !self.ownership.is_lent(),
+            settled: false,
+        })
+    }
+
+    /// Hands a request over by the lane.
+    fn by_the_lane(
+        &self,
+        way: &OwnWay,
+        mut request: ClientRequest,
+        cell: &Arc<DispatchCell>,
+        along: &Along,
+    ) -> Result<Pending, NotTaken> {
+        let place = way.lane.place();
+        way.complete(&mut request, &place.token);
+        let calls = &self.pulse.calls;
+        // Listed before it can be written: the server may speak of it from then on.
+        let listing = calls.listing();
+        listing.list(
+            &place.id,
+            &place.token,
+            along.clock.as_ref(),
+            along.listener.as_ref(),
+        );
+        self.pulse.enter();
+        let handed_over = self.pulse.tick();
+        let Ok(answer) = way.lane.hand_over(&place, request, cell) else {
+            calls.strike(&place.id, &place.token);
+            self.pulse.leave();
+            return Err(NotTaken::Ended);
+        };
+        let Place { id, token, .. } = place;
+        Ok(Pending {
+            id,
+            token,
+            answer: Answer::Plain(answer),
+            handed_over,
+            cell: Arc::clone(cell),
+            peer: Arc::clone(&self.peer),
+            lane: Some(Arc::clone(&way.lane)),
+            pulse: Arc::clone(&self.pulse),
+            standing: false,
+            late: along.late,
+            witnessed: true,
             settled: false,
         })
     }
@@ -340,7 +447,9 @@ pub(crate) struct Pending {
     answer: Answer,
     handed_over: u64,
     cell: Arc<DispatchCell>,
-    peer: Peer<RoleClient>,
+    peer: Arc<Peer<RoleClient>>,
+    /// Which way it went, if not through rmcp.
+    lane: Option<Arc<Lane>>,
     pub(crate) pulse: Arc<Pulse>,
     standing: bool,
     late: bool,
@@ -436,11 +545,22 @@ impl Drop for Pending {
         if !self.standing {
             self.pulse.leave();
         }
-        if self.settled || self.cell.recall() || self.pulse.is_ended() {
+        if self.settled {
+            return;
+        }
+        if let Some(lane) = &self.lane
+            && !self.late
+        {
+            lane.forget(&self.id);
+        }
+        if self.cell.recall() || self.pulse.is_ended() {
             return;
         }
         let reason = "the caller no longer waits for the answer".to_owned();
         let params = CancelledNotificationParam::new(Some(self.id.clone()), Some(reason));
+        if let Some(lane) = &self.lane {
+            return lane.cancel(params);
+        }
         let notification = CancelledNotification::new(params).into();
         // Enqueued by the first poll. Where the channel is full the server is not told, which it
         // must bear anyway: a cancellation is a courtesy.

@@ -10,6 +10,7 @@ mod decode;
 mod frame;
 #[cfg(feature = "http")]
 pub(crate) mod http;
+pub(crate) mod lane;
 pub(crate) mod ordered;
 #[cfg(feature = "stdio")]
 pub(crate) mod stdio;

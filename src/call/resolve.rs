@@ -79,7 +79,7 @@ pub enum ResolveError {
     /// Somebody runs it, or resolves it: another host, or another task of this one.
     #[error(
         "operation {} is run or resolved by {}; wait for it in the journal",
-        .0.intent.operation, host(.0)
+        .0.intent.operation, holder(.0)
     )]
     Elsewhere(Box<Record>),
     /// It is an operation of another connection.
@@ -126,8 +126,9 @@ pub enum ResolveError {
     Journal(#[from] StoreError),
 }
 
-fn host(record: &Record) -> &str {
-    record.owner.as_ref().map_or("nobody", |owner| &owner.host)
+fn holder(record: &Record) -> &str {
+    let holder = record.owner.as_ref();
+    holder.map_or("another task of this host", |holder| &holder.host)
 }
 
 fn barred(why: Option<&Unsettled>) -> String {

@@ -6,7 +6,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -17,7 +17,10 @@ use tokio::time::Instant;
 use crate::{
     error::NotSentReason,
     event::Ground,
-    evidence::DispatchCell,
+    evidence::{
+        DispatchCell,
+        sync::{Mutex, MutexGuard},
+    },
     operation::{AttemptId, Generation, OperationId, OperationKind},
     session::{Along, NotTaken, Pending, Session, Told},
     telemetry::Seen,

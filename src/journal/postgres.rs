@@ -27,7 +27,10 @@ mod write;
 
 use std::{future::Future, sync::Arc, time::SystemTime};
 
-use deadpool_postgres::{ManagerConfig, Pool, RecyclingMethod, Runtime, tokio_postgres};
+use deadpool_postgres::{
+    ManagerConfig, Pool, RecyclingMethod, Runtime,
+    tokio_postgres::{self, config::SslMode},
+};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 pub use settings::PostgresSettings;
@@ -122,6 +125,12 @@ impl PostgresStore {
         let mut config: tokio_postgres::Config = url
             .parse()
             .map_err(|_| wrong("the connection string is none that PostgreSQL has"))?;
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err(wrong(
+                "the connection string demands TLS, which this way to connect does not have; make a \
+                 pool with a TLS connector and give it to `PostgresStore::connect`",
+            ));
+        }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(settings.within);
         }

@@ -82,7 +82,8 @@ async fn sweep(journal: Weak<Shared>, ends: CancellationToken, _mark: Runs) {
         pause = match shared.sweep(AT_ONCE).await {
             Ok(swept) if swept.forgotten.max(swept.removed) == AT_ONCE => BETWEEN,
             Ok(_) => pause_of(&shared.settings),
-            Err(StoreError::Closed) => return,
+            // Whoever may write sweeps it.
+            Err(StoreError::Closed | StoreError::ReadOnly(_)) => return,
             Err(error) => {
                 tracing::warn!(%error, "the journal could not be swept");
                 pause_of(&shared.settings)

@@ -95,3 +95,10 @@ pub enum LedgerError {
     #[error("the ledger's database failed: {0}")]
     Unavailable(Arc<str>),
 }
+
+#[cfg(feature = "sqlite")]
+impl From<rusqlite::Error> for LedgerError {
+    fn from(error: rusqlite::Error) -> Self {
+        super::sqlite::rows::failed(error)
+    }
+}

@@ -180,6 +180,16 @@ pub(super) struct Ear {
     logged: u64,
 }
 
+/// Hears of the pages of lists among the answers that rmcp does not see.
+pub(super) fn lists_to(args: &SessionArgs) -> impl Fn(&ServerResult) + Send + Sync + 'static {
+    let (notices, generation) = (Arc::clone(&args.notices), args.pulse.generation);
+    move |result| {
+        if let Some(list) = listed(result) {
+            notices.list_came(generation, list);
+        }
+    }
+}
+
 impl Ear {
     pub(super) fn hear(&mut self, message: &ServerJsonRpcMessage) {
         self.pulse.calls.hear(message);

@@ -9,7 +9,10 @@ use rmcp::{
 use tokio::sync::oneshot;
 
 use super::{Answer, Pending};
-use crate::{operation::Generation, transport::Pulse};
+use crate::{
+    operation::Generation,
+    transport::{Pulse, lane::Lane},
+};
 
 /// What is left of a wait that was given up: the answer may still come, until the session ends.
 ///
@@ -18,6 +21,8 @@ use crate::{operation::Generation, transport::Pulse};
 pub(crate) struct Late {
     pub(crate) pulse: Arc<Pulse>,
     id: RequestId,
+    /// The way that the request went, if not through rmcp: the answer comes by it as ever.
+    lane: Option<Arc<Lane>>,
     /// What rmcp had in hand before it heard that nobody waits.
     in_hand: Option<oneshot::Receiver<Result<ServerResult, ServiceError>>>,
     /// What our own transport hears after that.
@@ -35,7 +40,7 @@ impl Pending {
             // An answer that is there is never given up, and of the other one nothing is left.
             Answer::Come(_) | Answer::WithIdleLimit(_) => None,
         };
-        let heard = self.witnessed.then(|| {
+        let heard = (self.witnessed && self.lane.is_none()).then(|| {
             let (tell, heard) = oneshot::channel();
             self.pulse.calls.expect_late(&self.id, tell);
             heard
@@ -43,6 +48,7 @@ impl Pending {
         Some(Late {
             pulse: Arc::clone(&self.pulse),
             id: self.id.clone(),
+            lane: self.lane.clone(),
             in_hand,
             heard,
         })
@@ -87,7 +93,10 @@ impl Late {
 
 impl Drop for Late {
     fn drop(&mut self) {
-        self.pulse.calls.expect_no_more(&self.id);
+        match &self.lane {
+            Some(lane) => lane.forget(&self.id),
+            None => self.pulse.calls.expect_no_more(&self.id),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::{ErrorCode, ProtocolVersion, TASKS_EXTENSION_ID},
+    model::{ClientConfig, ErrorCode, ProtocolVersion, TASKS_EXTENSION_ID},
     service::{ClientInitializeError, ClientLifecycleMode, RunningService},
     transport::Transport,
 };
@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     Session, SessionArgs,
-    host_side::HostSide,
+    host_side::{HostSide, lists_to},
     kept::lend,
     offer::{Offering, version},
 };
@@ -156,6 +156,7 @@ pub(super) async fn start(
             let transport = WitnessTransport::new(opened, *order, Arc::clone(pulse));
             negotiate(transport, host, settings, &settings.era, pulse, running)
                 .await
+                .map(|(session, _)| session)
                 .map_err(explain)
         }
         Connector::Stream(open) => {
@@ -214,15 +215,20 @@ where
     R: AsyncRead + Send + Unpin + 'static,
 {
     let (settings, pulse) = (&*args.settings, &args.pulse);
+    let lane = transport.lane();
     let (lent, mut returned) = lend(transport);
-    let error = match negotiate(lent, host, settings, &settings.era, pulse, running).await {
-        Err(error) if serves_the_newer_era_alone(&error) => error,
-        done => return done,
+    let negotiated = negotiate(lent, host, settings, &settings.era, pulse, running).await;
+    let (mut session, client) = match negotiated {
+        Err(error) if serves_the_newer_era_alone(&error) => {
+            let (Ok(transport), Ok(host)) = (returned.try_recv(), HostSide::new(args)) else {
+                return Err(error);
+            };
+            negotiate(transport, host, settings, &Era::Discover, pulse, running).await?
+        }
+        done => done?,
     };
-    let (Ok(transport), Ok(host)) = (returned.try_recv(), HostSide::new(args)) else {
-        return Err(error);
-    };
-    negotiate(transport, host, settings, &Era::Discover, pulse, running).await
+    session.go_by(lane, client, lists_to(args));
+    Ok(session)
 }
 
 /// Negotiates over HTTP, and asks once more for the same reason. rmcp's worker ends with its
@@ -239,7 +245,7 @@ async fn negotiate_http(
     let (transport, handshake) = endpoint.open(Arc::clone(pulse), limits, probe);
     let (lent, mut returned) = lend(transport);
     let error = match negotiate(lent, host, settings, &settings.era, pulse, running).await {
-        Ok(session) => {
+        Ok((session, _)) => {
             handshake.standing_stream().await;
             return Ok(session);
         }
@@ -256,6 +262,7 @@ async fn negotiate_http(
     let (transport, handshake) = endpoint.open_again(failed, limits);
     negotiate(transport, host, settings, &Era::Discover, pulse, running)
         .await
+        .map(|(session, _)| session)
         .map_err(|error| explain_http(error, &handshake))
 }
 
@@ -284,7 +291,7 @@ async fn negotiate<T>(
     era: &Era,
     pulse: &Arc<Pulse>,
     running: &mut Running,
-) -> Result<Session, ClientInitializeError>
+) -> Result<(Session, ClientConfig), ClientInitializeError>
 where
     T: Transport<RoleClient> + 'static,
 {
@@ -307,6 +314,7 @@ where
             ClientLifecycleMode::Initialize
         }
     };
+    let client = host.offered.clone();
     let (transport, offer) = Offering::new(transport, &host);
     let withheld = Arc::clone(&host.withheld);
     let service = host.serve_with_lifecycle(transport, lifecycle).await?;
@@ -324,12 +332,8 @@ where
             server_supported: vec![revision],
         });
     }
-    Ok(Session::new(
-        peer,
-        revision,
-        Ownership::Framework,
-        Arc::clone(pulse),
-    ))
+    let session = Session::new(peer, revision, Ownership::Framework, Arc::clone(pulse));
+    Ok((session, client))
 }
 
 fn explain(error: ClientInitializeError) -> NotStarted {

@@ -5,15 +5,16 @@
 //! it asks each request's cell before the first byte, and what it finds recalled it drops.
 //!
 //! Ids on the wire are unique within the connection, not only within the session, so an answer that
-//! belongs to an older session can never be taken for one of this session.
+//! belongs to an older session can never be taken for one of this session. Within a session rmcp's are
+//! even and those of the [`lane`](super::lane) odd.
 
 mod writer;
 
 use std::{
     collections::HashMap,
-    future::{Future, Ready, ready},
+    future::{Future, ready},
     io,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -21,8 +22,8 @@ use rmcp::{
     RoleClient,
     model::{
         ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, ErrorData,
-        GetMeta as _, JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification,
-        ServerResult,
+        GetExtensions as _, GetMeta as _, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+        ServerNotification, ServerRequest, ServerResult,
     },
     transport::Transport,
 };
@@ -32,12 +33,14 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use writer::{Outgoing, Writer};
+pub(super) use writer::Outgoing;
+use writer::Writer;
 
 use super::{
     ExitWatch, Pulse, decode,
     frame::{Frame, FrameReader, id_in},
-    witness::{cell_of, closed},
+    lane::{Lane, Outbox},
+    witness::{Anchor, cell_of, closed},
 };
 use crate::{
     event::Dropped,
@@ -58,7 +61,8 @@ const EXIT_STATUS: Duration = Duration::from_millis(100);
 pub(crate) struct OrderedTransport<R> {
     reader: FrameReader<R>,
     limit: usize,
-    queue: mpsc::UnboundedSender<Outgoing>,
+    outbox: Arc<dyn Outbox>,
+    lane: Arc<Lane>,
     /// Messages of our own making, which rmcp is to take for the server's.
     made_up: mpsc::UnboundedReceiver<ServerJsonRpcMessage>,
     outstanding: HashMap<i64, Asked>,
@@ -70,15 +74,16 @@ pub(crate) struct OrderedTransport<R> {
     writer_failed: CancellationToken,
     discover: Discover,
     ending: Ending,
+    /// rmcp has the request that stands for those of the lane.
+    anchored: bool,
 }
 
 /// The id of no request of this session's.
 struct NoneOfOurs;
 
-/// A request that waits for its answer.
+/// A request of rmcp's that waits for its answer.
 struct Asked {
     cell: Option<Arc<DispatchCell>>,
-    tool_call: bool,
 }
 
 /// The `server/discover` of the handshake and its time limit, where there is one to fall back to.
@@ -111,33 +116,25 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     where
         W: AsyncWrite + Unpin + Send + 'static,
     {
-        let (queue, outgoing) = mpsc::unbounded_channel();
         let (releases, made_up) = mpsc::unbounded_channel();
         let writer_failed = CancellationToken::new();
-        let writer = Writer {
-            stream: write,
-            outgoing,
-            releases,
-            pulse: Arc::clone(&pulse),
-            failed: writer_failed.clone(),
-        };
-        let stop = options.stop_writing;
-        tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = writer.run() => {}
-            }
-        });
+        let writer = Writer::new(write, releases, Arc::clone(&pulse), writer_failed.clone());
+        let writer = Arc::new(writer);
         let generations_before =
             i64::try_from(pulse.generation.0.saturating_sub(1)).unwrap_or(i64::MAX);
+        let first_id = generations_before.saturating_mul(IDS_PER_GENERATION);
+        let outbox: Arc<dyn Outbox> = Arc::clone(&writer) as _;
+        let lane = Arc::new(Lane::new(Arc::clone(&outbox), first_id));
+        writer.serves(&lane);
+        tokio::spawn(writer.run(options.stop_writing));
         Self {
             reader: FrameReader::new(read, options.max_frame_bytes),
             limit: options.max_frame_bytes,
-            queue,
+            outbox,
+            lane,
             made_up,
             outstanding: HashMap::new(),
-            first_id: generations_before.saturating_mul(IDS_PER_GENERATION),
+            first_id,
             next_id: 0,
             pulse,
             exit: options.exit,
@@ -147,7 +144,13 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
                 waiting: None,
             },
             ending: Ending::No,
+            anchored: false,
         }
+    }
+
+    /// The way of the session's operations past rmcp.
+    pub(crate) fn lane(&self) -> Arc<Lane> {
+        Arc::clone(&self.lane)
     }
 
     /// `whole`: whether the line had its end. Half a frame is no answer, but not a bad one either.
@@ -183,13 +186,7 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     /// The answer to a tool call, by the short way.
     fn tool_answer(&self, line: &[u8]) -> Option<ServerJsonRpcMessage> {
         let (id, message) = decode::tool_answer(line)?;
-        let local = id.checked_sub(self.first_id)?;
-        let tool_call = match self.outstanding.get(&local) {
-            Some(asked) => asked.tool_call,
-            // Only a tool call is waited for that long.
-            None => self.pulse.calls.expects(&RequestId::Number(local)),
-        };
-        tool_call.then_some(message)
+        self.lane.is_tool_call(id).then_some(message)
     }
 
     fn on_message(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
@@ -214,21 +211,31 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
                     }
                 };
             }
-            JsonRpcMessage::Request(_) => return Some(message),
+            JsonRpcMessage::Request(request) => {
+                return match self.may_ask(&request.request) {
+                    true => Some(message),
+                    false => {
+                        let error = unasked(request.id.clone());
+                        self.put(error, None, None).ok();
+                        None
+                    }
+                };
+            }
         };
         let local = self.local(id).ok();
-        let asked = local.filter(|n| self.settle(*n).is_some());
-        match asked {
+        match local.filter(|n| self.settle(*n).is_some()) {
             Some(local) => {
                 *id = RequestId::Number(local);
                 Some(message)
             }
             None => {
-                let unheard = match local.map(RequestId::Number) {
-                    Some(local) => self.pulse.calls.hear_late(&local, message).is_some(),
-                    None => true,
+                let number = number_of(id);
+                let answer = match message {
+                    JsonRpcMessage::Response(response) => Ok(response.result),
+                    JsonRpcMessage::Error(error) => Err(error.error),
+                    other => return Some(other),
                 };
-                if unheard {
+                if number.is_none_or(|number| !self.lane.settle(number, answer)) {
                     self.pulse.drop_frame(Dropped::Unmatched);
                 }
                 None
@@ -238,12 +245,13 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
 
     /// The id by which rmcp knows the request that has this one on the wire.
     fn local(&self, wire_id: &RequestId) -> Result<i64, NoneOfOurs> {
-        let wire_id = match wire_id {
-            RequestId::Number(n) => Some(*n),
-            RequestId::String(s) => s.parse().ok(),
-        };
-        let local = wire_id.and_then(|n| n.checked_sub(self.first_id));
-        local.ok_or(NoneOfOurs)
+        let doubled = number_of(wire_id).and_then(|n| n.checked_sub(self.first_id));
+        let doubled = doubled.filter(|doubled| doubled % 2 == 0);
+        doubled.map(|doubled| doubled / 2).ok_or(NoneOfOurs)
+    }
+
+    fn wire_id(&self, local: i64) -> i64 {
+        self.first_id + 2 * local
     }
 
     /// Has a notification speak of our requests by the ids that rmcp knows. `false`: it speaks of a
@@ -273,6 +281,38 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
         true
     }
 
+    fn asks_only_if_asked(&self) -> bool {
+        self.lane.asks_only_if_asked.load(Ordering::Acquire)
+    }
+
+    /// Whether the server may ask this now. rmcp would know it by its own requests alone.
+    fn may_ask(&self, request: &ServerRequest) -> bool {
+        let bound = matches!(
+            request,
+            ServerRequest::CreateMessageRequest(_)
+                | ServerRequest::ElicitRequest(_)
+                | ServerRequest::ListRootsRequest(_)
+        );
+        let is_asked = || !self.outstanding.is_empty() || self.lane.is_waited_on();
+        !bound || !self.asks_only_if_asked() || is_asked()
+    }
+
+    fn put(
+        &self,
+        message: ClientJsonRpcMessage,
+        cell: Option<Arc<DispatchCell>>,
+        id: Option<i64>,
+    ) -> io::Result<()> {
+        let lane = None;
+        let outgoing = Outgoing {
+            message,
+            cell,
+            id,
+            lane,
+        };
+        self.outbox.put(outgoing).map_err(|_| closed())
+    }
+
     /// Takes a request off the list of those that wait for an answer.
     fn settle(&mut self, id: i64) -> Option<Asked> {
         if self.discover.waiting.is_some_and(|(probe, _)| probe == id) {
@@ -283,7 +323,13 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
 
     /// Ends the wait for an answer that came and cannot be read.
     fn give_up(&mut self, wire_id: Option<i64>, fault: WireFault) -> Option<ServerJsonRpcMessage> {
-        let id = wire_id?.checked_sub(self.first_id)?;
+        let number = wire_id?;
+        let Ok(id) = self.local(&RequestId::Number(number)) else {
+            if self.lane.give_up(number, fault) {
+                self.pulse.hear();
+            }
+            return None;
+        };
         let asked = self.settle(id)?;
         self.pulse.hear();
         if let Some(cell) = asked.cell {
@@ -327,6 +373,20 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     }
 }
 
+/// An id as a number. Some servers send it back as a text.
+fn number_of(id: &RequestId) -> Option<i64> {
+    match id {
+        RequestId::Number(n) => Some(*n),
+        RequestId::String(s) => s.parse().ok(),
+    }
+}
+
+/// The answer to a server that asks without being asked, where its revision forbids that.
+fn unasked(id: RequestId) -> ClientJsonRpcMessage {
+    let text = "a server asks only while a request of the client's is with it";
+    ClientJsonRpcMessage::error(ErrorData::invalid_params(text, None), Some(id))
+}
+
 fn made_up_error(id: i64, code: ErrorCode) -> ServerJsonRpcMessage {
     let error = ErrorData::new(code, "made up by the client", None);
     ServerJsonRpcMessage::error(error, Some(RequestId::Number(id)))
@@ -343,22 +403,25 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
         let mut id = None;
         match &mut message {
             JsonRpcMessage::Request(request) => {
+                if request.request.extensions().get::<Anchor>().is_some() {
+                    self.anchored = true;
+                    return ready(Ok(()));
+                }
                 if let RequestId::Number(n) = &mut request.id {
                     id = Some(*n);
                     // One with a cell is a probe, whose answer must not be made up.
                     if let (ClientRequest::DiscoverRequest(_), None) = (&request.request, &cell) {
-                        self.first_id = self.first_id.max(self.next_id.saturating_sub(*n));
+                        let first_id = self.next_id.saturating_sub(2 * *n);
+                        self.first_id = self.first_id.max(first_id);
+                        self.lane.first_id.store(self.first_id, Ordering::Relaxed);
                         // A second handshake has nothing to fall back on.
                         let limit = self.discover.limit.take();
                         self.discover.waiting = limit.map(|limit| (*n, Instant::now() + limit));
                     }
-                    self.next_id = *n + self.first_id + 1;
-                    let asked = Asked {
-                        cell: cell.clone(),
-                        tool_call: matches!(request.request, ClientRequest::CallToolRequest(_)),
-                    };
+                    let asked = Asked { cell: cell.clone() };
                     self.outstanding.insert(*n, asked);
-                    *n += self.first_id;
+                    *n = self.wire_id(*n);
+                    self.next_id = *n + 2;
                 }
             }
             JsonRpcMessage::Notification(n) => {
@@ -366,20 +429,19 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
                     && let Some(RequestId::Number(n)) = &mut cancelled.params.request_id
                 {
                     self.outstanding.remove(n);
-                    *n += self.first_id;
+                    *n = self.wire_id(*n);
                 }
             }
             _ => {}
         }
-        let sent = self
-            .queue
-            .send(Outgoing { message, cell, id })
-            .map_err(|_| closed());
-        let sent: Ready<io::Result<()>> = ready(sent);
-        sent
+        ready(self.put(message, cell, id))
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        if self.asks_only_if_asked() && !self.anchored {
+            // rmcp has the anchor in its channel, and takes it now.
+            return std::future::pending().await;
+        }
         loop {
             let probe = self.discover.waiting;
             let message = match self.ending {
@@ -439,6 +501,8 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
 impl<R> Drop for OrderedTransport<R> {
     fn drop(&mut self) {
         self.pulse.end(Loss::Ended("its client service stopped"));
+        // After the end, by which whoever waits is to judge.
+        self.lane.close();
     }
 }
 

@@ -28,6 +28,11 @@ pub(crate) struct Witnessed(pub(crate) Arc<DispatchCell>);
 #[derive(Clone, Copy)]
 pub(crate) struct Outlives;
 
+/// Rides in a request that is not to be written. rmcp takes a request of the server's to belong to one
+/// of its own that waits, and of those on the lane it knows nothing: this one waits for them.
+#[derive(Clone, Copy)]
+pub(crate) struct Anchor;
+
 /// The cell of a message, if it is a request of ours that has one.
 pub(crate) fn cell_of(message: &ClientJsonRpcMessage) -> Option<Arc<DispatchCell>> {
     match message {

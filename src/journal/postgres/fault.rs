@@ -41,7 +41,10 @@ impl Fault {
             &SqlState::LOCK_NOT_AVAILABLE => Self::Refused(StoreError::Locked(
                 "another host is changing the journal's schema; try again".into(),
             )),
-            &SqlState::INSUFFICIENT_PRIVILEGE => refused("the database role lacks a right"),
+            &SqlState::INSUFFICIENT_PRIVILEGE => refused(
+                "the database role lacks a right; it needs SELECT, INSERT, UPDATE and DELETE on the \
+                 journal's tables, and CREATE in their schema where they are to be made",
+            ),
             &SqlState::UNDEFINED_DATABASE => refused("there is no such database"),
             &SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME => {
                 refused("the journal's tables are gone")

@@ -86,7 +86,15 @@ pub(super) fn within(standing: Standing, most: usize) -> Result<Standing, Failur
 }
 
 /// What is kept of a failure, or what is said where it is not.
-pub(super) fn of_failure(failure: Failure, terms: &Terms) -> Result<Standing, Answer> {
+pub(super) fn of_failure(
+    failure: Failure,
+    terms: &Terms,
+    id: OperationId,
+) -> Result<Standing, Answer> {
+    if let Failure::Failed(error) = &failure {
+        tracing::warn!(operation = %id, "a handler failed and was rolled back");
+        tracing::trace!(operation = %id, error = %error, "a handler's error");
+    }
     let not_kept = match failure {
         Failure::Refused(refusal) if terms.keep_refusals => {
             return Ok(Standing::Refused { refusal });

@@ -103,7 +103,7 @@ impl One<'_> {
                 effect.commit().await.map_err(fault::of)?;
                 standing
             }
-            Err(failure) => match kept::of_failure(failure, self.terms) {
+            Err(failure) => match kept::of_failure(failure, self.terms, call.id()) {
                 Ok(standing) => {
                     effect.rollback().await.map_err(fault::of)?;
                     standing

@@ -1,0 +1,247 @@
+//! The short way of an operation over a byte stream of ours: from the session to the writer, and from
+//! the reader to whoever waits, past rmcp.
+//!
+//! rmcp gives each request a task and two trips through its own loop. The handshake, standing
+//! subscriptions, what the server asks and what a host's handler asks go that way. Operations do not:
+//! the session puts their requests into the writer's queue itself, in mailbox order, and the reader
+//! hands the answers to whoever waits. rmcp's ids are even on the wire, and those in here are odd.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+};
+
+use rmcp::{
+    ServiceError,
+    model::{
+        CancelledNotification, CancelledNotificationParam, ClientJsonRpcMessage,
+        ClientNotification, ClientRequest, ErrorCode, ErrorData, ProgressToken, RequestId,
+        ServerResult,
+    },
+};
+use tokio::sync::oneshot;
+
+use super::ordered::Outgoing;
+use crate::evidence::{DispatchCell, WireFault, WireReport};
+
+/// Where the lane's progress tokens begin, so that none is one of rmcp's, which count from zero.
+const TOKENS: i64 = 1 << 32;
+
+/// What comes of a request, as rmcp would tell it.
+pub(crate) type Answer = Result<ServerResult, ServiceError>;
+
+/// The writer of the stream.
+pub(super) trait Outbox: Send + Sync {
+    /// Takes a message, which goes out behind all that was taken before. `Err`: the session is over,
+    /// and the message will not be written.
+    fn put(&self, outgoing: Outgoing) -> Result<(), Closed>;
+
+    /// The same, and writes nothing before it returns: who lets go of something may be anywhere.
+    fn leave(&self, outgoing: Outgoing) -> Result<(), Closed>;
+}
+
+/// The session is over: nothing is taken any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closed;
+
+/// The lane of one session, shared by the session and its transport.
+pub(crate) struct Lane {
+    outbox: Arc<dyn Outbox>,
+    waiting: Mutex<Waiting>,
+    next: AtomicI64,
+    /// The number from which the ids of the session count.
+    pub(super) first_id: AtomicI64,
+    /// Whether the server may ask for something only while it is asked itself.
+    pub(super) asks_only_if_asked: AtomicBool,
+    lists: OnceLock<Box<dyn Fn(&ServerResult) + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    by_id: HashMap<i64, Asked>,
+    closed: bool,
+}
+
+/// A request that waits for its answer.
+struct Asked {
+    tell: oneshot::Sender<Answer>,
+    cell: Arc<DispatchCell>,
+    tool_call: bool,
+}
+
+/// The place of a request that is about to be handed over.
+pub(crate) struct Place {
+    pub(crate) id: RequestId,
+    pub(crate) token: ProgressToken,
+    number: i64,
+}
+
+impl Lane {
+    pub(super) fn new(outbox: Arc<dyn Outbox>, first_id: i64) -> Self {
+        Self {
+            outbox,
+            waiting: Mutex::default(),
+            next: AtomicI64::new(1),
+            first_id: AtomicI64::new(first_id),
+            asks_only_if_asked: AtomicBool::new(false),
+            lists: OnceLock::new(),
+        }
+    }
+
+    /// The handshake is over. `lists` hears of each answer that is no tool's, before whoever waits.
+    pub(crate) fn open(
+        &self,
+        asks_only_if_asked: bool,
+        lists: impl Fn(&ServerResult) + Send + Sync + 'static,
+    ) {
+        let _ = self.lists.set(Box::new(lists));
+        self.asks_only_if_asked
+            .store(asks_only_if_asked, Ordering::Release);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // The session's side.
+
+    /// A place for one request, by which the server may speak of it from its hand-over on.
+    pub(crate) fn place(&self) -> Place {
+        let local = self.next.fetch_add(2, Ordering::Relaxed);
+        let number = self.first_id.load(Ordering::Relaxed) + local;
+        Place {
+            id: RequestId::Number(number),
+            token: ProgressToken(RequestId::Number(TOKENS + local)),
+            number,
+        }
+    }
+
+    /// Hands a request over.
+    pub(crate) fn hand_over(
+        &self,
+        place: &Place,
+        request: ClientRequest,
+        cell: &Arc<DispatchCell>,
+    ) -> Result<oneshot::Receiver<Answer>, Closed> {
+        let (tell, answer) = oneshot::channel();
+        let asked = Asked {
+            tell,
+            cell: Arc::clone(cell),
+            tool_call: matches!(request, ClientRequest::CallToolRequest(_)),
+        };
+        let mut waiting = self.waiting();
+        if waiting.closed {
+            return Err(Closed);
+        }
+        waiting.by_id.insert(place.number, asked);
+        drop(waiting);
+        let outgoing = Outgoing {
+            message: ClientJsonRpcMessage::request(request, place.id.clone()),
+            cell: Some(Arc::clone(cell)),
+            id: None,
+            lane: Some(place.number),
+        };
+        self.outbox.put(outgoing).inspect_err(|Closed| {
+            self.waiting().by_id.remove(&place.number);
+        })?;
+        Ok(answer)
+    }
+
+    /// Hands a notification over.
+    pub(crate) fn tell(&self, notification: ClientNotification) -> Result<(), Closed> {
+        self.outbox.put(told(notification))
+    }
+
+    /// Nobody waits for this answer any more.
+    pub(crate) fn forget(&self, id: &RequestId) {
+        if let RequestId::Number(number) = id {
+            let asked = self.waiting().by_id.remove(number);
+            // Not under the lock: it may wake.
+            drop(asked);
+        }
+    }
+
+    /// Tells the server that nobody waits for this answer any more. A courtesy: where the session is
+    /// over nobody needs it.
+    pub(crate) fn cancel(&self, params: CancelledNotificationParam) {
+        let notification = CancelledNotification::new(params).into();
+        let _ = self.outbox.leave(told(notification));
+    }
+
+    // The transport's side.
+
+    /// Whether a request waits for its answer.
+    pub(super) fn is_waited_on(&self) -> bool {
+        !self.waiting().by_id.is_empty()
+    }
+
+    /// Whether this is the id of a tool call that waits.
+    pub(super) fn is_tool_call(&self, number: i64) -> bool {
+        let waiting = self.waiting();
+        waiting.by_id.get(&number).is_some_and(|a| a.tool_call)
+    }
+
+    /// Gives an answer to whoever waits for it. `false`: nobody does.
+    pub(super) fn settle(&self, number: i64, answer: Result<ServerResult, ErrorData>) -> bool {
+        let Some(asked) = self.waiting().by_id.remove(&number) else {
+            return false;
+        };
+        if let (Ok(result), Some(lists)) = (&answer, self.lists.get())
+            && !asked.tool_call
+        {
+            lists(result);
+        }
+        // Whoever waited may just have gone.
+        let _ = asked.tell.send(answer.map_err(ServiceError::McpError));
+        true
+    }
+
+    /// Ends the wait for an answer that came and cannot be read. `false`: nobody waits for it.
+    pub(super) fn give_up(&self, number: i64, fault: WireFault) -> bool {
+        let Some(asked) = self.waiting().by_id.remove(&number) else {
+            return false;
+        };
+        asked.cell.report(WireReport {
+            fault: Some(fault),
+            ..WireReport::default()
+        });
+        let _ = asked.tell.send(Err(not_answered()));
+        true
+    }
+
+    /// Ends the wait of a request that the writer has dropped.
+    pub(super) fn drop_unsent(&self, number: i64) {
+        let asked = self.waiting().by_id.remove(&number);
+        if let Some(asked) = asked {
+            let _ = asked.tell.send(Err(not_answered()));
+        }
+    }
+
+    /// The session is over: no answer will come.
+    pub(super) fn close(&self) {
+        let mut waiting = self.waiting();
+        waiting.closed = true;
+        let left = std::mem::take(&mut waiting.by_id);
+        drop(waiting);
+        // Not under the lock: it wakes all of them.
+        drop(left);
+    }
+}
+
+fn told(notification: ClientNotification) -> Outgoing {
+    Outgoing {
+        message: ClientJsonRpcMessage::notification(notification),
+        cell: None,
+        id: None,
+        lane: None,
+    }
+}
+
+/// An end without an answer. The request's cell tells why.
+fn not_answered() -> ServiceError {
+    let text = "made up by the client";
+    ServiceError::McpError(ErrorData::new(ErrorCode::INTERNAL_ERROR, text, None))
+}
