@@ -53,16 +53,19 @@ fn play(seed: u64) -> Played {
     let mut dice = Dice::new(seed);
     let plan = Arc::new(Plan::of(&mut dice));
     let world = Shared::new(dice);
-    world.with(|world| world.book.begin(plan.journal, plan.store.0, plan.store.1));
+    world.with(|world| {
+        world.marks = plan.operations.iter().map(|it| it.mark).collect();
+        world.book.begin(plan.journal, plan.store.0, plan.store.1);
+    });
     for life in 0..plan.lives.len() {
         host::live(&world, &plan, life);
     }
     world.with(|world| {
         // What is still to be recorded, the next host would find as the last one left it.
         world.open_book();
-        let verdict = verdict::judge(world, &plan);
         let mut tally = BTreeMap::new();
         verdict::tally(world, &mut tally);
+        let verdict = verdict::judge(world, &plan);
         Played {
             trace: std::mem::take(&mut world.trace),
             verdict,

@@ -188,9 +188,10 @@ fn repeats() -> Repeats {
     }
 }
 
+/// After what time absence is final: a request that is late by more than that has been lost.
+pub(super) const ABSENCE_FINAL: Duration = Duration::from_millis(SLOWEST + 2_001);
+
 fn contracts(spec: ConnectionSpec) -> ConnectionSpec {
-    // A request that is late by more than that has been lost.
-    let final_after = odd(SLOWEST + 2_000);
     spec.contract("peek", ToolContract::ReadOnly)
         .contract("pay_keyed", ToolContract::keyed("key"))
         .contract("order", ToolContract::Receipts)
@@ -199,7 +200,7 @@ fn contracts(spec: ConnectionSpec) -> ConnectionSpec {
             ToolContract::Status {
                 tool: "lookup".to_owned(),
                 argument: "key".to_owned(),
-                absence_final_after: Some(final_after),
+                absence_final_after: Some(ABSENCE_FINAL),
             },
         )
 }

@@ -195,7 +195,7 @@ impl World {
         let id = frame.id.unwrap_or_default();
         let error = |code: i64, text: &str| json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}});
         let (how, line) = match act {
-            Act::Effect => return self.effect(connection, frame),
+            Act::Effect => return self.effect(link, frame),
             Act::Break => return self.breaks(link, "the server hangs up"),
             Act::Die => return self.kill_server(connection),
             Act::Garbage => ("garbage", json!("this is no message").to_string()),
@@ -232,7 +232,8 @@ impl World {
                     Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
                     Err((code, text)) => error(code, text),
                 };
-                ("answer", line.to_string())
+                let how = if act == Act::ToolError { "tool error" } else { "answer" };
+                (how, line.to_string())
             }
         };
         if let Some(operation) = frame.operation
@@ -253,7 +254,8 @@ impl World {
     }
 
     /// The server does it; under a key that it has, once.
-    fn effect(&mut self, connection: usize, frame: &Frame) {
+    fn effect(&mut self, link: usize, frame: &Frame) {
+        let connection = self.links[link].connection;
         let (Some(mark), "tools/call") = (frame.mark, frame.method.as_str()) else {
             return;
         };
@@ -266,7 +268,10 @@ impl World {
             server.kept.insert(key.clone(), mark);
         }
         *server.effects.entry(mark).or_default() += 1;
-        self.record(What::Effect { connection, mark });
+        self.record(What::Effect {
+            link,
+            frame: frame.clone(),
+        });
     }
 
     fn result(

@@ -175,7 +175,11 @@ impl World {
         }
         page.claimed = true;
         page.pass_on(host);
-        Claimed::Yes(page.held(), Box::new(page.record.clone()))
+        let claimed = Claimed::Yes(page.held(), Box::new(page.record.clone()));
+        if let Some(operation) = number_of(id) {
+            self.record(What::Claimed { operation });
+        }
+        claimed
     }
 }
 
@@ -319,6 +323,9 @@ impl Store for GameStore {
             if page.record.state == State::OutcomeUnknown {
                 page.claimed = false;
                 page.pass_on(host);
+                if let Some(operation) = number_of(held.operation) {
+                    world.record(What::Released { operation });
+                }
             }
             Ok(())
         })

@@ -40,6 +40,9 @@ pub(super) enum What {
         fact: &'static str,
         state: State,
     },
+    /// An operation whose outcome is unknown is taken in order to resolve it, or given up again.
+    Claimed { operation: usize },
+    Released { operation: usize },
     /// Somebody wants to know what became of an operation.
     Resolving { operation: usize },
     /// What became of finding out what became of an operation.
@@ -61,7 +64,7 @@ pub(super) enum What {
     /// A server has a whole frame.
     Arrived { link: usize, frame: Frame },
     /// A server does what it was asked for.
-    Effect { connection: usize, mark: Mark },
+    Effect { link: usize, frame: Frame },
     /// A server sends an answer.
     Answers {
         link: usize,
@@ -83,6 +86,8 @@ pub(super) struct Frame {
     pub(super) method: String,
     /// Whose request it is. `None`: the runtime's own.
     pub(super) operation: Option<usize>,
+    /// Whose outcome it is to find out, by being sent again.
+    pub(super) resolves: Option<usize>,
     /// What its effect would be recognised by.
     pub(super) mark: Option<Mark>,
     pub(super) key: Option<String>,
@@ -193,6 +198,19 @@ pub(super) enum Fact {
 }
 
 impl Told {
+    /// The caller's operation that is handed over by this.
+    pub(super) fn hands_over(&self) -> Option<usize> {
+        match self.what {
+            Fact::Attempt { operation, .. } => operation,
+            _ => None,
+        }
+    }
+
+    /// Whether that was handed over before, and taken back.
+    pub(super) fn is_moved(&self) -> bool {
+        matches!(self.what, Fact::Attempt { moved: true, .. })
+    }
+
     pub(super) fn of(event: &Event) -> Self {
         let what = match &event.what {
             Happened::SessionStarting { generation } => Fact::Starting {

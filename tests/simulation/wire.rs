@@ -101,6 +101,7 @@ impl Message {
             mark: number(&arguments["mark"]),
             key: arguments["key"].as_str().or(by_meta).map(str::to_owned),
             tool: tool.map(str::to_owned),
+            resolves: None,
             id: said["id"].as_i64(),
         };
         Self { frame, said }
@@ -181,6 +182,11 @@ impl World {
             let mut message = Message::of(bytes);
             if let Some(key) = &mut message.frame.key {
                 *key = self.name_of_key(key);
+            }
+            if message.frame.operation.is_none() && message.frame.method == "tools/call" {
+                let claimed = self.claimed.iter();
+                let of_mark = |it: &&usize| self.marks.get(**it).copied() == message.frame.mark;
+                message.frame.resolves = claimed.copied().find(|it| of_mark(&it));
             }
             self.record(What::Begun {
                 link,

@@ -7,7 +7,7 @@
 //! ready things it looks at first, has nothing to choose from.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
@@ -91,6 +91,14 @@ pub(super) struct World {
     pub(super) events: Option<EventStream>,
     /// The keys that the runtime minted, as they came.
     pub(super) minted: BTreeMap<String, usize>,
+    /// The marks of all operations, and those operations that are being resolved.
+    pub(super) marks: Vec<usize>,
+    pub(super) claimed: BTreeSet<usize>,
+    /// The operations whose hand-over is told and whose frame is not begun; and the other way round,
+    /// with where that stands in the trace.
+    handed: BTreeSet<usize>,
+    begun: BTreeMap<usize, usize>,
+    last_begun: BTreeMap<usize, usize>,
     /// The first promise that was broken.
     pub(super) broken: Option<String>,
     agenda: BTreeMap<u64, Due>,
@@ -118,6 +126,11 @@ impl Shared {
             wakes: Vec::new(),
             events: None,
             minted: BTreeMap::new(),
+            marks: Vec::new(),
+            claimed: BTreeSet::new(),
+            handed: BTreeSet::new(),
+            begun: BTreeMap::new(),
+            last_begun: BTreeMap::new(),
             broken: None,
             agenda: BTreeMap::new(),
             base: 0,
@@ -217,6 +230,10 @@ impl World {
             return;
         }
         self.record(What::HostGone { killed });
+        self.claimed.clear();
+        self.handed.clear();
+        self.begun.clear();
+        self.last_begun.clear();
         self.all_let_go();
         self.dying = true;
     }
@@ -262,6 +279,19 @@ impl World {
             return;
         }
         self.hear();
+        match &what {
+            What::Claimed { operation } => drop(self.claimed.insert(*operation)),
+            What::Released { operation } => drop(self.claimed.remove(operation)),
+            _ => {}
+        }
+        if let What::Begun { frame, .. } = &what
+            && let Some(operation) = frame.operation.or(frame.resolves)
+        {
+            match self.handed.remove(&operation) {
+                true => drop(self.last_begun.insert(operation, self.trace.len())),
+                false => drop(self.begun.insert(operation, self.trace.len())),
+            }
+        }
         let at = self.now();
         self.trace.push(Step { at, what });
     }
@@ -277,8 +307,27 @@ impl World {
             let next = tokio::task::coop::unconstrained(events.next());
             match futures::FutureExt::now_or_never(next) {
                 Some(Some(Received::Event(event))) => {
-                    let what = What::Event(Box::new(Told::of(&event)));
-                    self.trace.push(Step { at, what });
+                    let told = Told::of(&event);
+                    let hands_over = told.hands_over();
+                    let of_moved = hands_over.and_then(|it| self.last_begun.remove(&it));
+                    let begun = hands_over.and_then(|it| self.begun.remove(&it));
+                    // Of one that moved, the hand-over before was never begun.
+                    let begun = begun.or(of_moved.filter(|_| told.is_moved()));
+                    if begun.is_none() {
+                        self.handed.extend(hands_over);
+                    }
+                    let what = What::Event(Box::new(told));
+                    match begun {
+                        // An idle writer writes in the very hand-over, before that is told.
+                        Some(begun) => {
+                            let at = self.trace[begun].at;
+                            self.trace.insert(begun, Step { at, what });
+                            for later in self.begun.values_mut().chain(self.last_begun.values_mut()) {
+                                *later += usize::from(*later >= begun);
+                            }
+                        }
+                        None => self.trace.push(Step { at, what }),
+                    }
                 }
                 Some(Some(Received::Missed(many))) => {
                     let broken = format!("{many} events were missed");
