@@ -6,6 +6,7 @@
 
 mod cell;
 mod judge;
+mod raw;
 pub(crate) mod sync;
 
 use std::fmt;
@@ -18,6 +19,7 @@ pub use cell::DispatchCell;
 pub use judge::{
     CameBack, JudgeRules, NotFoundMeans, SessionAfter, SessionEndedList, judge, retry_after_seconds,
 };
+pub(crate) use raw::RawResult;
 
 /// What is known about an operation that has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

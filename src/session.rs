@@ -26,7 +26,8 @@ use rmcp::{
     model::{
         CancelledNotification, CancelledNotificationParam, ClientConfig, ClientNotification,
         ClientRequest, GetExtensions as _, GetMeta as _, PingRequest, ProgressToken,
-        ProtocolVersion, RequestId, ServerCapabilities, ServerPeerInfo, ServerResult,
+        ProtocolVersion, RequestId, RequestMetaObject, ServerCapabilities, ServerPeerInfo,
+        ServerResult,
     },
     service::PeerRequestOptions,
 };
@@ -45,7 +46,7 @@ use crate::{
     transport::{
         Listener, Pulse,
         clock::Clock,
-        lane::{Lane, Place},
+        lane::{Lane, OnLane, Place, Said},
         witness::{Anchor, Outlives, Witnessed},
     },
 };
@@ -64,21 +65,7 @@ pub(crate) struct Session {
 /// The lane of a session, and what each request on it says of the client, as rmcp would have it.
 struct OwnWay {
     lane: Arc<Lane>,
-    /// `None` where the handshake has said it for all.
-    says: Option<ClientConfig>,
-}
-
-impl OwnWay {
-    /// Puts into a request what rmcp would.
-    fn complete(&self, request: &mut ClientRequest, token: &ProgressToken) {
-        let meta = request.get_meta_mut();
-        if let Some(client) = &self.says {
-            meta.set_protocol_version(client.protocol_version.clone());
-            meta.set_client_info(client.client_info.clone());
-            meta.set_client_capabilities(client.capabilities.clone());
-        }
-        meta.set_progress_token(token.clone());
-    }
+    said: Arc<Said>,
 }
 
 /// From which level on the host wants the server's messages for the log, on whatever session.
@@ -180,13 +167,16 @@ impl Session {
             let _ = poll_once(sent);
         }
         lane.open(newer, lists);
-        let protocol_version = self.revision.clone();
-        let says = newer.then(|| {
-            let mut client = client;
-            client.protocol_version = protocol_version;
-            client
-        });
-        self.lane = Some(OwnWay { lane, says });
+        let mut said = Said::default();
+        if newer {
+            // Before that the handshake says it for all.
+            let always = &mut said.always;
+            always.set_protocol_version(self.revision.clone());
+            always.set_client_info(client.client_info);
+            always.set_client_capabilities(client.capabilities);
+        }
+        let said = Arc::new(said);
+        self.lane = Some(OwnWay { lane, said });
     }
 
     /// Hands a notification over, in the caller's order, without waiting.
@@ -288,14 +278,19 @@ impl Session {
     /// Hands a request over, in the caller's order, without waiting.
     pub(crate) fn hand_over(
         &self,
-        mut request: ClientRequest,
+        request: &Arc<ClientRequest>,
         cell: &Arc<DispatchCell>,
         along: &Along,
     ) -> Result<Pending, NotTaken> {
         if self.is_over() {
             return Err(NotTaken::Ended);
         }
-        self.has(&request)?;
+        self.has(request)?;
+        if let Some(way) = self.lane.as_ref().filter(|_| !along.standing) {
+            return self.by_the_lane(way, request, cell, along);
+        }
+        // It is kept, because it may be taken back and handed over again.
+        let mut request = ClientRequest::clone(request);
         if self.ownership.is_lent() {
             // There is no witness below: from here on it counts as perhaps sent.
             if !cell.begin_write() {
@@ -313,9 +308,6 @@ impl Session {
             && request.get_meta().log_level().is_none()
         {
             request.get_meta_mut().set_log_level(level);
-        }
-        if let Some(way) = self.lane.as_ref().filter(|_| !along.standing) {
-            return self.by_the_lane(way, request, cell, along);
         }
         // What is lent is not heard by us, and so rmcp minds its silence.
         let idle = along.idle.filter(|_| self.ownership.is_lent());
@@ -353,6 +345,7 @@ impl Session {
             cell: Arc::clone(cell),
             peer: Arc::clone(&self.peer),
             lane: None,
+            listed: true,
             pulse: Arc::clone(&self.pulse),
             standing: along.standing,
             late: along.late,
@@ -365,24 +358,35 @@ impl Session {
     fn by_the_lane(
         &self,
         way: &OwnWay,
-        mut request: ClientRequest,
+        request: &Arc<ClientRequest>,
         cell: &Arc<DispatchCell>,
         along: &Along,
     ) -> Result<Pending, NotTaken> {
         let place = way.lane.place();
-        way.complete(&mut request, &place.token);
+        let level = self.log_level.current();
+        let unless_said = level.filter(|_| !self.revision.has_initialize());
+        let unless_said = unless_said.map(|level| {
+            let mut meta = RequestMetaObject::default();
+            meta.set_log_level(level);
+            Arc::new(meta)
+        });
+        let request = OnLane {
+            request: Arc::clone(request),
+            said: Arc::clone(&way.said),
+            unless_said,
+            number: place.number,
+            token: place.token.clone(),
+        };
         let calls = &self.pulse.calls;
-        // Listed before it can be written: the server may speak of it from then on.
-        let listing = calls.listing();
-        listing.list(
-            &place.id,
-            &place.token,
-            along.clock.as_ref(),
-            along.listener.as_ref(),
-        );
+        if let Some(listener) = &along.listener {
+            // Before it can be written: the server may speak of it from then on.
+            calls
+                .listing()
+                .list(&place.id, &place.token, None, Some(listener));
+        }
         self.pulse.enter();
         let handed_over = self.pulse.tick();
-        let Ok(answer) = way.lane.hand_over(&place, request, cell) else {
+        let Ok(answer) = way.lane.hand_over(request, cell, along.clock.clone()) else {
             calls.strike(&place.id, &place.token);
             self.pulse.leave();
             return Err(NotTaken::Ended);
@@ -396,6 +400,7 @@ impl Session {
             cell: Arc::clone(cell),
             peer: Arc::clone(&self.peer),
             lane: Some(Arc::clone(&way.lane)),
+            listed: along.listener.is_some(),
             pulse: Arc::clone(&self.pulse),
             standing: false,
             late: along.late,
@@ -450,6 +455,8 @@ pub(crate) struct Pending {
     peer: Arc<Peer<RoleClient>>,
     /// Which way it went, if not through rmcp.
     lane: Option<Arc<Lane>>,
+    /// The server may speak of it.
+    listed: bool,
     pub(crate) pulse: Arc<Pulse>,
     standing: bool,
     late: bool,
@@ -541,7 +548,9 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.pulse.calls.strike(&self.id, &self.token);
+        if self.listed {
+            self.pulse.calls.strike(&self.id, &self.token);
+        }
         if !self.standing {
             self.pulse.leave();
         }

@@ -10,6 +10,7 @@ mod decode;
 mod frame;
 #[cfg(feature = "http")]
 pub(crate) mod http;
+mod json;
 pub(crate) mod lane;
 pub(crate) mod ordered;
 #[cfg(feature = "stdio")]
@@ -26,6 +27,7 @@ use std::{
 };
 
 pub(crate) use calls::{Calls, Listener};
+pub(crate) use decode::read;
 use rmcp::model::ErrorData;
 use tokio::{
     sync::{Notify, watch},

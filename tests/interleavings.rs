@@ -23,6 +23,7 @@ mod evidence {
     pub(crate) use crate::stand_ins::sync;
     pub(crate) use cell::DispatchCell;
     pub(crate) use mcp_supervisor::evidence::WireReport;
+    pub(crate) use raw::RawResult;
 
     #[allow(
         dead_code,
@@ -31,6 +32,9 @@ mod evidence {
     )]
     #[path = "../../src/evidence/cell.rs"]
     mod cell;
+    #[allow(dead_code, reason = "what of it is not in question here")]
+    #[path = "../../src/evidence/raw.rs"]
+    mod raw;
 }
 
 #[path = "interleavings"]

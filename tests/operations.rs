@@ -3,6 +3,8 @@
 
 mod support;
 
+#[path = "operations/large.rs"]
+mod large;
 #[path = "operations/lent.rs"]
 mod lent;
 #[path = "operations/notices.rs"]

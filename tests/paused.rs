@@ -381,6 +381,34 @@ async fn failed_starts_are_followed_by_growing_waits() {
     .await;
 }
 
+/// The clock moves as soon as everybody waits for it, so what takes no time waited for no timer.
+#[tokio::test(start_paused = true)]
+async fn a_start_and_a_recovery_wait_for_no_timer() {
+    within_an_hour(async {
+        for era in eras_and_automatic() {
+            let mut rig = Rig::new(era, |spec| spec).await;
+            // Between two ticks of the timer, where also a wait until now takes time.
+            tokio::time::advance(Duration::from_micros(300)).await;
+            let (server, took) = timed(rig.warm()).await;
+            assert_eq!(took, Duration::ZERO, "the start");
+            drop(server);
+            let calling = async {
+                // One that was under way to the old server has no answer.
+                while rig.connection.call_tool(call("next")).await.is_err() {}
+            };
+            let serving = async {
+                let mut server = rig.near.session().await;
+                server.greet().await;
+                server.answer_next("next").await;
+                server
+            };
+            let (_, took) = timed(async { tokio::join!(calling, serving) }).await;
+            assert_eq!(took, Duration::ZERO, "the recovery");
+        }
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_wait_after_a_failed_start_spends_the_total() {
     within_an_hour(async {

@@ -7,7 +7,7 @@ use mcp_supervisor::{
 };
 use rmcp::{
     ClientServiceExt as _, RoleClient,
-    model::{CallToolRequestParams, ClientConfig, ProtocolVersion},
+    model::{CallToolRequest, CallToolRequestParams, ClientConfig, ClientRequest, ProtocolVersion},
     service::{ClientLifecycleMode, RunningService},
     transport::{
         StreamableHttpClientTransport, TokioChildProcess,
@@ -82,6 +82,24 @@ impl Caller {
                 let answer = connection.call_tool(call).await.expect("an answer");
                 assert!(!self.looks || !answer.content().is_empty());
             }
+        }
+    }
+}
+
+impl Caller {
+    /// The same as a request, of which rmcp does not know what it means.
+    pub(crate) async fn request(&self) {
+        match &self.client {
+            Client::Rmcp(service) => {
+                let params = CallToolRequestParams::new("charge").with_arguments(arguments());
+                let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+                service
+                    .peer()
+                    .send_request(request)
+                    .await
+                    .expect("an answer");
+            }
+            Client::Ours(_) => self.call().await,
         }
     }
 }

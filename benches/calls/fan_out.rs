@@ -14,8 +14,18 @@ use crate::{
 };
 
 pub(crate) fn fan_out(table: &mut Table, options: &Options) {
+    let most = options.connections;
+    for (connections, bar) in [
+        (most / 100, Bar::Told),
+        (most / 10, Bar::Told),
+        (most, Bar::AtMost(1.2)),
+    ] {
+        one_call_to_each_of(connections, bar, table, options);
+    }
+}
+
+fn one_call_to_each_of(connections: usize, bar: Bar, table: &mut Table, options: &Options) {
     let place = Place::Memory(Answer::Small);
-    let connections = options.connections;
     let runtime = Flavour::Multi.runtime();
     let (mut ratios, mut plain, mut supervised) = (Vec::new(), Vec::new(), Vec::new());
     runtime.block_on(async {
@@ -46,7 +56,7 @@ pub(crate) fn fan_out(table: &mut Table, options: &Options) {
         floor: String::new(),
     };
     let name = format!("one call to each of {connections} connections");
-    table.row(&name, &Spread::of(ratios), Bar::AtMost(1.2), &sides);
+    table.row(&name, &Spread::of(ratios), bar, &sides);
 }
 
 /// All at once, each by a task of its own, until the last is answered.

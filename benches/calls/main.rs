@@ -30,15 +30,16 @@ use table::Table;
 /// The parts, in the order in which they are measured.
 type Part = (&'static str, fn(&mut Table, &Options));
 
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     ("memory", speed::memory),
     ("rmcp", speed::memory_rmcp),
     ("stdio", speed::stdio),
     ("http", speed::http),
     ("large", speed::large),
+    ("payload", speed::payload),
     ("structured", speed::structured),
     ("instructions", count::instructions),
-    ("instructions-structured", count::structured),
+    ("structured-counted", count::structured),
     ("held", count::held),
     ("order", order::order),
     ("fan-out", fan_out::fan_out),

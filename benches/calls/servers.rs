@@ -17,8 +17,8 @@ const CHUNK: usize = 64 << 10;
 pub(crate) enum Answer {
     /// One short text.
     Small,
-    /// 1 MiB of text.
-    Large,
+    /// So many KiB of text.
+    Text(usize),
     /// 40 kB of structured content, and a short text.
     Structured,
     /// Calls are read and never answered.
@@ -30,30 +30,27 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    const ALL: [Self; 6] = [
-        Self::Small,
-        Self::Large,
-        Self::Structured,
-        Self::Never,
-        Self::Process,
-        Self::Inversions,
-    ];
-
     /// How a child process is told of it.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> String {
         match self {
-            Self::Small => "small",
-            Self::Large => "large",
-            Self::Structured => "structured",
-            Self::Never => "never",
-            Self::Process => "process",
-            Self::Inversions => "inversions",
+            Self::Small => "small".to_owned(),
+            Self::Text(kib) => kib.to_string(),
+            Self::Structured => "structured".to_owned(),
+            Self::Never => "never".to_owned(),
+            Self::Process => "process".to_owned(),
+            Self::Inversions => "inversions".to_owned(),
         }
     }
 
     pub(crate) fn of(word: &str) -> Self {
-        let found = Self::ALL.into_iter().find(|answer| answer.word() == word);
-        found.expect("a kind of answer")
+        match word {
+            "small" => Self::Small,
+            "structured" => Self::Structured,
+            "never" => Self::Never,
+            "process" => Self::Process,
+            "inversions" => Self::Inversions,
+            kib => Self::Text(kib.parse().expect("a kind of answer")),
+        }
     }
 
     /// The result, as it is in a response.
@@ -62,13 +59,13 @@ impl Answer {
             Self::Small | Self::Never => text("charged"),
             Self::Process => text(std::process::id()),
             Self::Inversions => text(0),
-            Self::Large => {
+            Self::Text(kib) => {
                 let line = "All work and no play makes a dull answer, says \\\"the shop\\\".\\n";
-                let text = line.repeat((1 << 20) / line.len());
+                let text = line.repeat(kib * 1024 / line.len());
                 self::text(text)
             }
             Self::Structured => {
-                let rows: Vec<_> = (0..400)
+                let rows: Vec<_> = (0..450)
                     .map(|n| {
                         format!(
                             r#"{{"order":"o-{n:05}","customer":"c-{}","cents":{},"paid":{},"rate":{}.25,"tags":["a","b"]}}"#,
@@ -81,7 +78,7 @@ impl Answer {
                     .collect();
                 let rows = rows.join(",");
                 format!(
-                    r#"{{"content":[{{"type":"text","text":"400 orders"}}],"structuredContent":{{"orders":[{rows}]}}}}"#
+                    r#"{{"content":[{{"type":"text","text":"450 orders"}}],"structuredContent":{{"orders":[{rows}]}}}}"#
                 )
             }
         }

@@ -129,11 +129,22 @@ pub(crate) fn large(table: &mut Table, options: &Options) {
     let options = options.with_blocks_of(options.large_calls);
     let held = [bars(1, Bar::AtMost(0.90), Bar::Told)];
     let name = "1 MiB result, memory";
-    let place = Place::Memory(Answer::Large);
+    let place = Place::Memory(Answer::Text(1024));
     measure(table, &options, name, &place, Flavour::Current, &held);
-    let place = Place::Stdio(Answer::Large);
     let name = "1 MiB result, stdio";
+    let place = Place::Stdio(Answer::Text(1024));
     measure(table, &options, name, &place, Flavour::Multi, &held);
+}
+
+/// How the cost grows with the size of the result.
+pub(crate) fn payload(table: &mut Table, options: &Options) {
+    let options = options.with_blocks_of(options.large_calls * 5);
+    for kib in [1, 16, 128] {
+        let name = format!("{kib} KiB result, memory");
+        let place = Place::Memory(Answer::Text(kib));
+        let told = [bars(1, Bar::Told, Bar::Told)];
+        measure(table, &options, &name, &place, Flavour::Current, &told);
+    }
 }
 
 /// A result with 40 kB of structured content, by a caller who does not look at it: what the call takes

@@ -1,12 +1,18 @@
 //! What a tool answered.
 
+use std::sync::{Arc, OnceLock};
+
 use rmcp::model::{
     CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, InputRequiredResult,
     ServerResult,
 };
 use serde_json::Value;
 
-use crate::operation::{Generation, IdempotencyKey, OperationId, TaskHandle};
+use crate::{
+    evidence::RawResult,
+    operation::{Generation, IdempotencyKey, OperationId, TaskHandle},
+    transport::read,
+};
 
 /// The answer to a `tools/call`.
 ///
@@ -29,8 +35,41 @@ pub struct ToolAnswer {
 #[derive(Clone)]
 pub(super) enum Body {
     Complete(CallToolResult),
+    /// A large result, as it came.
+    Raw(Arc<RawBody>),
     InputRequired(InputRequiredResult),
     Task(CreateTaskResult),
+}
+
+/// A large result, as it came.
+pub(super) struct RawBody {
+    raw: Arc<RawResult>,
+    is_error: bool,
+    read: OnceLock<CallToolResult>,
+}
+
+impl RawBody {
+    pub(super) fn new(raw: Arc<RawResult>, is_error: bool) -> Self {
+        Self {
+            raw,
+            is_error,
+            read: OnceLock::new(),
+        }
+    }
+
+    /// The result, read at the first call.
+    fn result(&self) -> &CallToolResult {
+        self.read.get_or_init(|| read(&self.raw))
+    }
+
+    /// The result, with a copy of it only where another answer has it too.
+    fn whole(this: Arc<Self>) -> CallToolResult {
+        let (raw, had) = match Arc::try_unwrap(this) {
+            Ok(mine) => (mine.raw, mine.read.into_inner()),
+            Err(shared) => (Arc::clone(&shared.raw), shared.read.get().cloned()),
+        };
+        had.unwrap_or_else(|| read(&raw))
+    }
 }
 
 impl std::fmt::Debug for ToolAnswer {
@@ -63,7 +102,7 @@ impl ToolAnswer {
     #[must_use]
     pub fn kind(&self) -> AnswerKind {
         match self.body {
-            Body::Complete(_) => AnswerKind::Complete,
+            Body::Complete(_) | Body::Raw(_) => AnswerKind::Complete,
             Body::InputRequired(_) => AnswerKind::InputRequired,
             Body::Task(_) => AnswerKind::Task,
         }
@@ -72,16 +111,17 @@ impl ToolAnswer {
     /// Whether the tool itself says that it failed.
     #[must_use]
     pub fn is_error(&self) -> bool {
-        matches!(&self.body, Body::Complete(result) if result.is_error == Some(true))
+        match &self.body {
+            Body::Complete(result) => result.is_error == Some(true),
+            Body::Raw(raw) => raw.is_error,
+            Body::InputRequired(_) | Body::Task(_) => false,
+        }
     }
 
     /// The content blocks of a complete answer.
     #[must_use]
     pub fn content(&self) -> &[ContentBlock] {
-        match &self.body {
-            Body::Complete(result) => &result.content,
-            Body::InputRequired(_) | Body::Task(_) => &[],
-        }
+        self.result().map_or(&[], |result| &result.content)
     }
 
     /// The text blocks of a complete answer, one after another on lines of their own.
@@ -99,9 +139,38 @@ impl ToolAnswer {
     /// The structured content of a complete answer.
     #[must_use]
     pub fn structured(&self) -> Option<&Value> {
+        self.result()?.structured_content.as_ref()
+    }
+
+    fn result(&self) -> Option<&CallToolResult> {
         match &self.body {
-            Body::Complete(result) => result.structured_content.as_ref(),
+            Body::Complete(result) => Some(result),
+            Body::Raw(raw) => Some(raw.result()),
             Body::InputRequired(_) | Body::Task(_) => None,
+        }
+    }
+
+    /// The JSON of the result, as the server wrote it, where it was kept so.
+    ///
+    /// A complete answer of 16 KiB and more that came over a byte stream, or as the JSON body of an HTTP
+    /// answer, is kept as it came, and read when [`content`](Self::content), [`text`](Self::text),
+    /// [`structured`](Self::structured) or [`into_rmcp`](Self::into_rmcp) are first asked for. Whoever only
+    /// passes it on has it here without that. That it can be read was found out when it came. The
+    /// answers of journaled calls and of lent connections are read at once.
+    #[must_use]
+    pub fn raw(&self) -> Option<&str> {
+        match &self.body {
+            Body::Raw(body) => Some(body.raw.text()),
+            _ => None,
+        }
+    }
+
+    /// The JSON of the structured content, as the server wrote it, where [it was kept so](Self::raw).
+    #[must_use]
+    pub fn raw_structured(&self) -> Option<&str> {
+        match &self.body {
+            Body::Raw(body) => body.raw.structured_text(),
+            _ => None,
         }
     }
 
@@ -110,7 +179,7 @@ impl ToolAnswer {
     pub fn task_id(&self) -> Option<&str> {
         match &self.body {
             Body::Task(created) => Some(&created.task.task_id),
-            Body::Complete(_) | Body::InputRequired(_) => None,
+            Body::Complete(_) | Body::Raw(_) | Body::InputRequired(_) => None,
         }
     }
 
@@ -128,7 +197,7 @@ impl ToolAnswer {
     pub fn input_required(&self) -> Option<&InputRequiredResult> {
         match &self.body {
             Body::InputRequired(asked) => Some(asked),
-            Body::Complete(_) | Body::Task(_) => None,
+            Body::Complete(_) | Body::Raw(_) | Body::Task(_) => None,
         }
     }
 
@@ -180,6 +249,7 @@ impl ToolAnswer {
     pub fn into_rmcp(self) -> CallToolResponse {
         match self.body {
             Body::Complete(result) => CallToolResponse::Complete(result),
+            Body::Raw(raw) => CallToolResponse::Complete(RawBody::whole(raw)),
             Body::InputRequired(result) => CallToolResponse::InputRequired(result),
             Body::Task(result) => CallToolResponse::Task(result),
         }

@@ -163,6 +163,7 @@ impl Operation<'_> {
                 let attempts = self.attempts;
                 return Ok(Done {
                     result,
+                    raw: None,
                     generation,
                     asked: None,
                     attempts,

@@ -8,7 +8,7 @@ use tracing::{Instrument as _, Span};
 
 use super::{
     ToolAnswer, about,
-    answer::Body,
+    answer::{Body, RawBody},
     attempt::{
         Answered, AskedBy, HeardToTheEnd, Times, Verdict, Without, attempt, cancelled, overloaded,
     },
@@ -21,7 +21,7 @@ use crate::{
     connection::{Attempt, Line},
     error::{CallError, Failed, NotSent, NotSentReason, Rejected, Unknown, Unsettled, Wait},
     event::{Ended, Ground, What},
-    evidence::{Outcome, retry_after_seconds},
+    evidence::{Outcome, RawResult, retry_after_seconds},
     extension::Open,
     operation::{AttemptId, Generation, IdempotencyKey, OperationId, OperationKind, TaskHandle},
     policy::{Decision, Situation, ToolContract, decide},
@@ -59,6 +59,8 @@ pub(super) struct Operation<'a> {
 /// An operation that was answered.
 pub(super) struct Done {
     pub(super) result: ServerResult,
+    /// What the tool said, where it was left as it came: the result is all but that.
+    pub(super) raw: Option<Arc<RawResult>>,
     pub(super) generation: Generation,
     /// Who asks for input, if that is the answer.
     pub(super) asked: Option<AskedBy>,
@@ -139,13 +141,15 @@ impl Operation<'_> {
             }
             _ => None,
         };
+        let is_error = is_tool_error(&done.result);
         ToolAnswer {
-            body: match done.result {
-                ServerResult::CallToolResult(result) => Body::Complete(result),
-                ServerResult::InputRequiredResult(result) => Body::InputRequired(result),
-                ServerResult::CreateTaskResult(result) => Body::Task(result),
+            body: match (done.raw, done.result) {
+                (Some(raw), _) => Body::Raw(Arc::new(RawBody::new(raw, is_error))),
+                (None, ServerResult::CallToolResult(result)) => Body::Complete(result),
+                (None, ServerResult::InputRequiredResult(result)) => Body::InputRequired(result),
+                (None, ServerResult::CreateTaskResult(result)) => Body::Task(result),
                 // A result without content, which rmcp decodes as an empty one.
-                _ => Body::Complete(CallToolResult::default()),
+                (None, _) => Body::Complete(CallToolResult::default()),
             },
             operation: self.id,
             generation: done.generation,
@@ -170,6 +174,7 @@ impl Operation<'_> {
             let without = match self.attempt_once(only_in, ground).await {
                 Ok(Answered {
                     result,
+                    raw,
                     generation,
                     asked,
                 }) => {
@@ -181,6 +186,7 @@ impl Operation<'_> {
                             let attempts = self.attempts;
                             return Ok(Done {
                                 result,
+                                raw,
                                 generation,
                                 asked,
                                 attempts,
@@ -321,6 +327,10 @@ impl Operation<'_> {
         let mut done = attempt(self.line, kind, this, request, times, late, seen).await;
         if let (Err(without), Some(journaled)) = (&mut done, &mut self.journaled) {
             journaled.late.extend(without.late.take().map(|late| *late));
+        }
+        if let (Ok(answered), Some(_)) = (&mut done, &self.journaled) {
+            // It is about to be recorded.
+            answered.read();
         }
         match self.watch.seen.generation {
             Some(generation) => {

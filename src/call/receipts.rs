@@ -183,6 +183,7 @@ impl Operation<'_> {
         });
         Ok(result.map(|result| Done {
             result,
+            raw: None,
             generation,
             asked: None,
             attempts: self.attempts,

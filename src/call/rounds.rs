@@ -92,10 +92,12 @@ impl Operation<'_> {
         match self.attempt_once(Some(before.generation), None).await {
             Ok(Answered {
                 result,
+                raw,
                 generation,
                 asked,
             }) => Ok(Done {
                 result,
+                raw,
                 generation,
                 asked,
                 attempts: self.attempts,

@@ -224,8 +224,7 @@ impl Ticket {
             return Handing::Dropped;
         }
         let request = match &self.load {
-            // It is kept, because it may be taken back and handed over again.
-            Load::Request(request) => ClientRequest::clone(request),
+            Load::Request(request) => request,
             Load::Notification(notification) => {
                 return match session.tell(ClientNotification::clone(notification)) {
                     Ok(taken) => {

@@ -1,7 +1,9 @@
 //! The dispatch cell: who wins, the side that writes a request or the side that gives it up.
 
+use std::sync::Arc;
+
 use super::{
-    WireReport,
+    RawResult, WireReport,
     sync::{AtomicBool, AtomicU8, OnceLock, Ordering},
 };
 
@@ -25,6 +27,7 @@ pub struct DispatchCell {
     state: AtomicU8,
     waits_for_token: AtomicBool,
     report: OnceLock<WireReport>,
+    raw: OnceLock<Arc<RawResult>>,
 }
 
 impl DispatchCell {
@@ -93,6 +96,16 @@ impl DispatchCell {
     /// Notes what the transport saw. The first report stays.
     pub fn report(&self, report: WireReport) {
         let _ = self.report.set(report);
+    }
+
+    /// Keeps the answer as it came, of which the session gets a stub. The first one stays.
+    pub(crate) fn keep(&self, raw: RawResult) {
+        let _ = self.raw.set(Arc::new(raw));
+    }
+
+    /// The answer as it came, where it was kept so.
+    pub(crate) fn kept(&self) -> Option<Arc<RawResult>> {
+        self.raw.get().cloned()
     }
 
     /// What the transport saw, if it saw anything worth telling.

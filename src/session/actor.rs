@@ -136,7 +136,9 @@ async fn live(args: Arc<SessionArgs>, myself: ActorRef<()>, abandoned: Cancellat
         biased;
         () = abandoned.cancelled() => Err(StartFailure::Stopped.into()),
         _ = command.wait_for(|c| *c != Command::Run) => Err(StartFailure::Stopped.into()),
-        started = begin(&args, &mut running) => started,
+        // In a box, here and below: a task is as large as the largest thing that it ever waits for, and
+        // this one spends its life on the smallest.
+        started = Box::pin(begin(&args, &mut running)) => started,
     };
     match started {
         Ok(session) => {
@@ -165,7 +167,7 @@ async fn live(args: Arc<SessionArgs>, myself: ActorRef<()>, abandoned: Cancellat
     };
     pulse.end(Loss::Ended(why));
     myself.stop(None);
-    let how = stop(running, &args.settings).await;
+    let how = Box::pin(stop(running, &args.settings)).await;
     (args.tell)(What::SessionStopped {
         generation: pulse.generation,
         how,
@@ -193,7 +195,11 @@ async fn begin(args: &SessionArgs, running: &mut Running) -> Result<Session, Not
             }
         }
     }
-    tokio::time::sleep_until(args.not_before).await;
+    // Only where there is something to wait for: tokio's timer rounds up, so that waiting until now
+    // would take a millisecond, which is as long as a start.
+    if args.not_before > Instant::now() {
+        tokio::time::sleep_until(args.not_before).await;
+    }
     let limit = args.settings.limits.start;
     let mut exit = None;
     let starting = async {
@@ -250,7 +256,7 @@ async fn probe(session: &Session, limit: Duration) -> bool {
         ClientRequest::DiscoverRequest(DiscoverRequest::new(DiscoverRequestParams {}))
     };
     let cell = Arc::new(DispatchCell::new());
-    let Ok(mut pending) = session.hand_over(request, &cell, &Along::default()) else {
+    let Ok(mut pending) = session.hand_over(&Arc::new(request), &cell, &Along::default()) else {
         return false;
     };
     let answered = tokio::select! {
@@ -277,7 +283,7 @@ async fn set_log_level(session: &Session) {
         return;
     };
     let cell = Arc::new(DispatchCell::new());
-    if let Ok(mut pending) = session.hand_over(request, &cell, &Along::default()) {
+    if let Ok(mut pending) = session.hand_over(&Arc::new(request), &cell, &Along::default()) {
         tokio::select! {
             biased;
             _ = pending.answer() => {}
@@ -332,7 +338,7 @@ async fn stay_alive(session: &Session, keep_alive: Option<KeepAlive>) {
             continue;
         }
         let asked = session.pulse.tick();
-        let answered = probe(session, timeout).await;
+        let answered = Box::pin(probe(session, timeout)).await;
         misses = if answered || session.pulse.heard_since(asked) {
             0
         } else {

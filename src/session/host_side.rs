@@ -40,7 +40,7 @@ const TOO_MANY_TEXT: &str = "the client is asked more than it answers at a time;
 pub(crate) struct HostSide {
     handler: Handler,
     /// Whether it is one of the host's.
-    handled: bool,
+    pub(super) handled: bool,
     /// What the handshake offers: the handler's, with the connection's revision.
     pub(super) offered: ClientConfig,
     /// What rmcp is not shown of all that passes through it.

@@ -10,8 +10,9 @@ use tokio::sync::oneshot;
 
 use super::{Answer, Pending};
 use crate::{
+    evidence::DispatchCell,
     operation::Generation,
-    transport::{Pulse, lane::Lane},
+    transport::{Pulse, lane::Lane, read},
 };
 
 /// What is left of a wait that was given up: the answer may still come, until the session ends.
@@ -23,6 +24,8 @@ pub(crate) struct Late {
     id: RequestId,
     /// The way that the request went, if not through rmcp: the answer comes by it as ever.
     lane: Option<Arc<Lane>>,
+    /// Where the answer may be as it came.
+    cell: Arc<DispatchCell>,
     /// What rmcp had in hand before it heard that nobody waits.
     in_hand: Option<oneshot::Receiver<Result<ServerResult, ServiceError>>>,
     /// What our own transport hears after that.
@@ -49,6 +52,7 @@ impl Pending {
             pulse: Arc::clone(&self.pulse),
             id: self.id.clone(),
             lane: self.lane.clone(),
+            cell: Arc::clone(&self.cell),
             in_hand,
             heard,
         })
@@ -76,7 +80,10 @@ impl Late {
                 answer = or_never(&mut self.in_hand) => {
                     self.in_hand = None;
                     match answer {
-                        Ok(Ok(result)) => return Some(Ok(result)),
+                        Ok(Ok(result)) => {
+                            let whole = self.cell.kept().map(|raw| read(&raw).into());
+                            return Some(Ok(whole.unwrap_or(result)));
+                        }
                         Ok(Err(ServiceError::McpError(error))) => return Some(Err(error)),
                         // rmcp has heard that nobody waits.
                         _ => {}

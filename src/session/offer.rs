@@ -35,11 +35,22 @@ pub(super) struct Offering<T> {
     initialize: Arc<AtomicBool>,
     ear: Ear,
     withheld: Arc<Withheld>,
+    /// The host has a handler that hears of notifications.
+    handled: bool,
     /// The server has said who it is.
     greeted: bool,
     /// Subscriptions that the handler has opened by itself, with rmcp's handle of the session. What
     /// comes on them rmcp gives to the handler directly, and so it must be whole.
     of_the_handler: HashSet<RequestId>,
+}
+
+/// Whether a notification is for the handler alone, once the ear has heard it.
+fn is_for_a_handler(notification: &ServerNotification) -> bool {
+    matches!(
+        notification,
+        ServerNotification::ProgressNotification(_)
+            | ServerNotification::LoggingMessageNotification(_)
+    )
 }
 
 /// What went through an [`Offering`].
@@ -54,6 +65,7 @@ impl<T> Offering<T> {
             initialize,
             ear: host.ear(),
             withheld: Arc::clone(&host.withheld),
+            handled: host.handled,
             greeted: false,
             of_the_handler: HashSet::new(),
         };
@@ -61,8 +73,16 @@ impl<T> Offering<T> {
     }
 
     /// Leaves rmcp of a message what it acts upon. `None`: there is nothing it could do with it.
+    ///
+    /// Of progress and of what a server logs rmcp only tells the handler, each in a task of its own and
+    /// after a line in its own log at INFO. Where there is no handler, neither is paid for.
     fn for_rmcp(&mut self, mut message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
         match &mut message {
+            JsonRpcMessage::Notification(notification)
+                if !self.handled && is_for_a_handler(&notification.notification) =>
+            {
+                return None;
+            }
             JsonRpcMessage::Notification(notification) => {
                 let notification = &mut notification.notification;
                 if !self.goes_to_the_handler_directly(notification) {

@@ -218,7 +218,7 @@ impl One {
             standing: true,
             ..Along::default()
         };
-        self.session.hand_over(request, &cell, &along)
+        self.session.hand_over(&Arc::new(request), &cell, &along)
     }
 
     /// Waits until nobody wants it any more on this session.

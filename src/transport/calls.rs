@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
 use rmcp::model::{
@@ -12,7 +12,10 @@ use rmcp::model::{
 };
 use tokio::sync::{oneshot, watch};
 
-use super::clock::{Clock, Held};
+use super::{
+    clock::{Clock, Held},
+    lane::Lane,
+};
 use crate::operation::{Progress, ProgressSink};
 
 /// Whoever wants to hear of one operation's progress: its reader, its idle limit, or both.
@@ -56,8 +59,12 @@ impl Listener {
 }
 
 /// The unanswered calls of a session.
-#[derive(Debug, Default)]
-pub(crate) struct Calls(Mutex<Table>);
+#[derive(Default)]
+pub(crate) struct Calls {
+    table: Mutex<Table>,
+    /// Those that go by the lane have their clocks there.
+    lane: OnceLock<Weak<Lane>>,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -96,7 +103,12 @@ impl Listing<'_> {
 
 impl Calls {
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Some of the session's calls go by this lane.
+    pub(super) fn also_on(&self, lane: &Arc<Lane>) {
+        let _ = self.lane.set(Arc::downgrade(lane));
     }
 
     pub(crate) fn listing(&self) -> Listing<'_> {
@@ -163,8 +175,10 @@ impl Calls {
     /// Lets the clock of one call stand, or of all of them where it is not known which one the
     /// server speaks about. Calls that are handed over later are not among them.
     pub(crate) fn hold(&self, call: Option<&RequestId>) -> AllHeld {
+        let lane = self.lane.get().and_then(Weak::upgrade);
+        let on_lane = lane.filter(|_| call.is_none()).map(|lane| lane.hold());
         let table = self.table();
-        let held = match call {
+        let mut held: Vec<_> = match call {
             Some(call) => table
                 .clocks
                 .get(call)
@@ -173,6 +187,7 @@ impl Calls {
                 .collect(),
             None => table.clocks.values().map(Clock::hold).collect(),
         };
+        held.extend(on_lane.into_iter().flatten());
         AllHeld(held)
     }
 

@@ -1,88 +1,286 @@
 //! The short way from an answer's bytes to its type.
 //!
-//! rmcp decodes a result as whatever it may be: it tries fifteen types before that of a tool call,
-//! which is most of the work of a call. Whoever knows what was asked can go straight there.
+//! rmcp decodes a result as whatever it may be: it tries one type after another, and a tool's result is
+//! the sixteenth. Whoever knows what was asked can go straight there.
+//!
+//! What comes out is what rmcp's decoder would have given, or nothing: `None` is no verdict, and then
+//! rmcp's decoder has the last word. So a frame that the short way takes is never one that rmcp refuses:
+//!
+//! - It is JSON by the rules of serde_json when it reads every value ([`json`](super::json)), also in members that nobody
+//!   looks at. UTF-8 is checked over the whole frame.
+//! - Its id is a whole number without a fraction or an exponent. Other ids, and numbers in quotes, take
+//!   the long way.
+//! - A member that is known and comes twice takes the long way, where it is an error or the result is of
+//!   no type.
+//! - A result with a member by which rmcp would have found another type first takes the long way.
+//! - A result without content is the empty result, whatever was asked.
+
+mod tool;
+
+use std::ops::Range;
 
 use rmcp::model::{
-    CallToolResult, JsonRpcVersion2_0, RequestId, ServerJsonRpcMessage, ServerResult,
+    CallToolResult, ClientRequest, CompleteResult, DiscoverResult, EmptyResult, ErrorData,
+    GetPromptResult, GetTaskResult, InitializeResult, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, ReadResourceResult,
+    RequestId, ServerJsonRpcMessage, ServerResult,
 };
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-/// The answer to a tool call and nothing beside it. What has other members, or another kind of
-/// result, is for rmcp's decoder to judge.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ToolFrame {
-    #[serde(rename = "jsonrpc")]
-    _version: JsonRpcVersion2_0,
-    id: i64,
-    result: CallToolResult,
+use super::json::Walk;
+use crate::evidence::RawResult;
+use tool::ToolResult;
+
+/// From how many bytes on a tool's result stays as it came until somebody reads it. Below that, one walk
+/// and one decoding cost less than two walks and a frame of one's own.
+pub(super) const LARGE: usize = 16 * 1024;
+
+/// The type of the answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Tool,
+    Tools,
+    Prompts,
+    Prompt,
+    Resources,
+    Templates,
+    Resource,
+    Completion,
+    Initialize,
+    Discover,
+    Task,
+    /// One for which there is no short way.
+    Other,
 }
 
-/// Decodes an answer to a tool call, and tells the id that it answers. `None` is no verdict: rmcp's
-/// decoder has the last word.
-pub(super) fn tool_answer(bytes: &[u8]) -> Option<(i64, ServerJsonRpcMessage)> {
-    let frame = serde_json::from_slice::<ToolFrame>(bytes).ok()?;
-    let result = ServerResult::CallToolResult(frame.result);
-    let id = RequestId::Number(frame.id);
-    Some((frame.id, ServerJsonRpcMessage::response(result, id)))
+impl Wanted {
+    pub(super) fn by(request: &ClientRequest) -> Self {
+        use ClientRequest as R;
+        match request {
+            R::CallToolRequest(_) => Self::Tool,
+            R::ListToolsRequest(_) => Self::Tools,
+            R::ListPromptsRequest(_) => Self::Prompts,
+            R::GetPromptRequest(_) => Self::Prompt,
+            R::ListResourcesRequest(_) => Self::Resources,
+            R::ListResourceTemplatesRequest(_) => Self::Templates,
+            R::ReadResourceRequest(_) => Self::Resource,
+            R::CompleteRequest(_) => Self::Completion,
+            R::InitializeRequest(_) => Self::Initialize,
+            R::DiscoverRequest(_) => Self::Discover,
+            R::GetTaskRequest(_) => Self::Task,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The members by which rmcp knows a result's type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Marks(u16);
+
+impl Marks {
+    const TOOL: Self = Self(1);
+    const OTHERS: [(&'static str, Wanted); 13] = [
+        ("tools", Wanted::Tools),
+        ("prompts", Wanted::Prompts),
+        ("messages", Wanted::Prompt),
+        ("resources", Wanted::Resources),
+        ("resourceTemplates", Wanted::Templates),
+        ("contents", Wanted::Resource),
+        ("completion", Wanted::Completion),
+        ("protocolVersion", Wanted::Initialize),
+        ("supportedVersions", Wanted::Discover),
+        ("taskId", Wanted::Task),
+        ("skills", Wanted::Other),
+        ("skill", Wanted::Other),
+        ("action", Wanted::Other),
+    ];
+
+    fn of(key: &str) -> Self {
+        let other = Self::OTHERS.iter().position(|(mark, _)| *mark == key);
+        other.map_or(Self::default(), |at| Self(2 << at))
+    }
+
+    fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    /// Whether these are the marks of a result of this type, and of no other.
+    fn are_of(self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Tool => self == Self::TOOL,
+            _ => Self::OTHERS
+                .iter()
+                .any(|(mark, of)| *of == wanted && self == Self::of(mark)),
+        }
+    }
+}
+
+/// A result that was walked over.
+struct Found<'a> {
+    text: &'a str,
+    marks: Marks,
+    is_empty: bool,
+    tool: ToolResult<'a>,
+}
+
+impl<'a> Found<'a> {
+    fn walk(walk: &mut Walk<'a>) -> Option<Self> {
+        let mut found = Self {
+            text: "",
+            marks: Marks::default(),
+            is_empty: true,
+            tool: ToolResult::default(),
+        };
+        let whole = walk.part(|walk| {
+            walk.object(|walk, key| {
+                found.is_empty = false;
+                if found.tool.member(walk, key)? {
+                    return Some(());
+                }
+                found.marks.add(Marks::of(key));
+                walk.value().map(drop)
+            })
+        })?;
+        if found.tool.is_marked() {
+            found.marks.add(Marks::TOOL);
+        }
+        found.text = whole;
+        Some(found)
+    }
+
+    /// Another type of result says this of itself, or rmcp looks for one in here.
+    fn is_special(&self) -> bool {
+        !self.tool.is_complete() || self.tool.is_about_a_subscription()
+    }
+
+    fn decode(&self, wanted: Wanted) -> Option<ServerResult> {
+        if self.is_empty {
+            return Some(ServerResult::EmptyResult(EmptyResult {}));
+        }
+        if self.is_special() || !self.marks.are_of(wanted) {
+            return None;
+        }
+        match wanted {
+            Wanted::Tool => self.tool.decode().map(ServerResult::CallToolResult),
+            Wanted::Tools => self.typed::<ListToolsResult>(),
+            Wanted::Prompts => self.typed::<ListPromptsResult>(),
+            Wanted::Prompt => self.typed::<GetPromptResult>(),
+            Wanted::Resources => self.typed::<ListResourcesResult>(),
+            Wanted::Templates => self.typed::<ListResourceTemplatesResult>(),
+            Wanted::Resource => self.typed::<ReadResourceResult>(),
+            Wanted::Completion => self.typed::<CompleteResult>(),
+            Wanted::Initialize => self.typed::<InitializeResult>(),
+            Wanted::Discover => self.typed::<DiscoverResult>(),
+            Wanted::Task => self.typed::<GetTaskResult>(),
+            Wanted::Other => None,
+        }
+    }
+
+    fn typed<T: DeserializeOwned + Into<ServerResult>>(&self) -> Option<ServerResult> {
+        serde_json::from_str::<T>(self.text).ok().map(Into::into)
+    }
+}
+
+enum Said<'a> {
+    Result(Found<'a>),
+    Error(&'a str),
+}
+
+/// A frame that answers a request, walked over and not decoded yet.
+pub(super) struct Answer<'a> {
+    /// The request that it answers.
+    pub(super) id: i64,
+    said: Said<'a>,
+}
+
+impl<'a> Answer<'a> {
+    /// Walks over a frame, which may be an answer.
+    pub(super) fn walk(frame: &'a str) -> Option<Self> {
+        let mut walk = Walk::over(frame);
+        let (mut version, mut id, mut said) = (false, None, None);
+        walk.object(|walk, key| match key {
+            "jsonrpc" if !version => {
+                version = true;
+                (walk.string()?.plain()? == "2.0").then_some(())
+            }
+            "id" if id.is_none() => {
+                // "-0" is a float to serde_json, and the same id.
+                id = Some(walk.value()?.parse().ok()?);
+                Some(())
+            }
+            "result" if said.is_none() => {
+                said = Some(Said::Result(Found::walk(walk)?));
+                Some(())
+            }
+            "error" if said.is_none() => {
+                said = Some(Said::Error(walk.value()?));
+                Some(())
+            }
+            "jsonrpc" | "id" | "result" | "error" | "method" => None,
+            _ => walk.value().map(drop),
+        })?;
+        walk.end()?;
+        Some(Self {
+            id: id.filter(|_| version)?,
+            said: said?,
+        })
+    }
+
+    /// The message, as rmcp would have decoded it, with `id` for its id.
+    pub(super) fn decode(&self, wanted: Wanted, id: i64) -> Option<ServerJsonRpcMessage> {
+        let id = RequestId::Number(id);
+        match &self.said {
+            Said::Result(found) => Some(ServerJsonRpcMessage::response(found.decode(wanted)?, id)),
+            Said::Error(error) => {
+                let error = serde_json::from_str::<ErrorData>(error).ok()?;
+                Some(ServerJsonRpcMessage::error(error, Some(id)))
+            }
+        }
+    }
+    pub(super) fn is_result(&self) -> bool {
+        matches!(self.said, Said::Result(_))
+    }
+
+    /// The answer to a tool call, as it can stay in its frame. `None` where it cannot be told without
+    /// decoding that it is one.
+    pub(super) fn left_raw(&self, frame: &str) -> Option<LeftRaw> {
+        let Said::Result(found) = &self.said else {
+            return None;
+        };
+        if found.is_empty || found.is_special() || !found.marks.are_of(Wanted::Tool) {
+            return None;
+        }
+        let tool = &found.tool;
+        if !tool.is_sound() {
+            return None;
+        }
+        let head = ServerResult::CallToolResult(tool.head()?);
+        Some(LeftRaw {
+            stub: ServerJsonRpcMessage::response(head, RequestId::Number(self.id)),
+            result: place(frame, found.text),
+            structured: tool.structured().map(|part| place(frame, part)),
+        })
+    }
+}
+
+/// A tool's result that stays in its frame.
+pub(super) struct LeftRaw {
+    /// What rmcp gets to see: all but what the tool has to say.
+    pub(super) stub: ServerJsonRpcMessage,
+    pub(super) result: Range<usize>,
+    pub(super) structured: Option<Range<usize>>,
+}
+
+/// Reads what was left raw.
+pub(crate) fn read(raw: &RawResult) -> CallToolResult {
+    serde_json::from_str(raw.text()).expect("its shape was checked when it came")
+}
+
+/// Where a part of a frame stands in it.
+fn place(frame: &str, part: &str) -> Range<usize> {
+    let from = part.as_ptr().addr() - frame.as_ptr().addr();
+    from..from + part.len()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ours(frame: &str) -> Option<CallToolResult> {
-        let (id, message) = tool_answer(frame.as_bytes())?;
-        assert_eq!(id, 7);
-        result_of(message)
-    }
-
-    fn rmcps(frame: &str) -> Option<CallToolResult> {
-        result_of(serde_json::from_str(frame).ok()?)
-    }
-
-    fn result_of(message: ServerJsonRpcMessage) -> Option<CallToolResult> {
-        match message {
-            ServerJsonRpcMessage::Response(response) => match response.result {
-                ServerResult::CallToolResult(result) => Some(result),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn a_tool_answer_is_decoded_as_rmcp_decodes_it() {
-        for result in [
-            r#"{"content":[{"type":"text","text":"a\u00e9\"b"}]}"#,
-            r#"{"content":[],"isError":true,"_meta":{"a":1}}"#,
-            r#"{"structuredContent":null}"#,
-            r#"{"content":[],"structuredContent":{"deep":[1,2.5,null]},"resultType":"complete"}"#,
-            r#"{"content":[{"type":"image","data":"AA==","mimeType":"image/png"}],"later":1}"#,
-        ] {
-            let frame = format!(r#"{{"id":7,"result":{result},"jsonrpc":"2.0"}}"#);
-            assert!(ours(&frame).is_some(), "{frame}");
-            assert_eq!(ours(&frame), rmcps(&frame), "{frame}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_plain_tool_answer_is_left_to_rmcp() {
-        for frame in [
-            r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"tools":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"resultType":"input_required","content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"resultType":"task","content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":""},"result":{"content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"method":"ping","result":{"content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":"7","result":{"content":[]}}"#,
-            r#"{"jsonrpc":"1.0","id":7,"result":{"content":[]}}"#,
-            r#"{"id":7,"result":{"content":[]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text"}]}}"#,
-            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[]}"#,
-        ] {
-            assert_eq!(ours(frame), None, "{frame}");
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! Frames: lines of bytes in, JSON-RPC messages out, and what can be told of a broken one.
 
-use std::io;
+use std::{io, ops::Range};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
@@ -8,29 +8,132 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// A whole line, without its end.
-    Line(Vec<u8>),
+    Line(Line),
     /// A line over the limit, dropped; with the id that it answers, where one could be found.
     TooLarge(Option<i64>),
     /// The stream ended; with what stood behind the last line end.
-    End(Vec<u8>),
+    End(Line),
+}
+
+/// A line that stands among the [`Lines`] until the next read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line(Range<usize>);
+
+/// How much room there is for the first read. It doubles with each read that fills it, so that a quiet
+/// connection holds little, and a busy one reads much at once.
+const LEAST_ROOM: usize = 1024;
+const MOST_ROOM: usize = 32 * 1024;
+
+/// The most that is kept for the next lines when there is none.
+const KEPT: usize = 64 * 1024;
+
+/// What was read and not taken yet.
+///
+/// A line is handed out where it stands. It is moved only where it is [taken](Self::take), or where a
+/// read needs the room in front of it.
+pub(super) struct Lines {
+    buffer: Vec<u8>,
+    /// Up to where `buffer` was handed out.
+    handed_out: usize,
+    /// Up to where it is known to hold no line end.
+    scanned: usize,
+    /// How much a read may bring, at least.
+    room: usize,
+}
+
+impl Lines {
+    pub(super) fn bytes(&self, line: &Line) -> &[u8] {
+        self.buffer.get(line.0.clone()).unwrap_or_default()
+    }
+
+    /// Takes the last line that was handed out, with the memory in which it stands.
+    pub(super) fn take(&mut self, line: Line) -> Vec<u8> {
+        let rest = self.buffer.split_off(self.handed_out);
+        let mut whole = std::mem::replace(&mut self.buffer, rest);
+        self.handed_out = 0;
+        self.scanned = 0;
+        whole.truncate(line.0.end);
+        whole.drain(..line.0.start);
+        whole
+    }
+
+    fn waiting(&self) -> &[u8] {
+        self.buffer.get(self.handed_out..).unwrap_or_default()
+    }
+
+    fn clear(&mut self) {
+        self.buffer.clear();
+        self.handed_out = 0;
+        self.scanned = 0;
+        if self.buffer.capacity() > KEPT {
+            self.buffer = Vec::new();
+        }
+    }
+
+    /// Has the next read bring more, if the last one brought all that it could.
+    fn widen(&mut self) {
+        if self.buffer.len() == self.buffer.capacity() {
+            self.room = (2 * self.room).min(MOST_ROOM);
+        }
+    }
+
+    /// The rest of the buffer, to be read into.
+    fn room(&mut self) -> &mut Vec<u8> {
+        if self.handed_out == self.buffer.len() {
+            self.clear();
+        } else if self.buffer.capacity() - self.buffer.len() < self.room {
+            self.buffer.drain(..self.handed_out);
+            self.scanned -= self.handed_out;
+            self.handed_out = 0;
+        }
+        self.buffer.reserve(self.room);
+        &mut self.buffer
+    }
+
+    /// The next whole line.
+    fn next(&mut self) -> Option<Line> {
+        let unread = self.buffer.get(self.scanned..)?;
+        let Some(end) = memchr::memchr(b'\n', unread) else {
+            self.scanned = self.buffer.len();
+            return None;
+        };
+        let from = self.handed_out;
+        let mut to = self.scanned + end;
+        self.handed_out = to + 1;
+        self.scanned = self.handed_out;
+        if to > from && self.buffer.get(to - 1) == Some(&b'\r') {
+            to -= 1;
+        }
+        Some(Line(from..to))
+    }
+
+    /// All that is left.
+    fn rest(&mut self) -> Line {
+        let from = std::mem::replace(&mut self.handed_out, self.buffer.len());
+        self.scanned = self.handed_out;
+        Line(from..self.handed_out)
+    }
 }
 
 /// Reads lines within a limit. Every read can be dropped and taken up again.
 pub(super) struct FrameReader<R> {
     stream: R,
-    buffer: Vec<u8>,
-    /// Up to where `buffer` is known to hold no line end.
-    scanned: usize,
+    pub(super) lines: Lines,
     limit: usize,
     skipping: Option<IdScanner>,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) fn new(stream: R, limit: usize) -> Self {
+        let lines = Lines {
+            buffer: Vec::new(),
+            handed_out: 0,
+            scanned: 0,
+            room: LEAST_ROOM,
+        };
         Self {
             stream,
-            buffer: Vec::with_capacity(8 * 1024),
-            scanned: 0,
+            lines,
             limit,
             skipping: None,
         }
@@ -41,42 +144,32 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if let Some(frame) = self.take_buffered() {
                 return Ok(frame);
             }
-            self.buffer.reserve(8 * 1024);
-            if self.stream.read_buf(&mut self.buffer).await? == 0 {
-                self.scanned = 0;
+            if self.stream.read_buf(self.lines.room()).await? == 0 {
                 return Ok(match self.skipping.take() {
                     Some(scanner) => Frame::TooLarge(scanner.found()),
-                    None => Frame::End(std::mem::take(&mut self.buffer)),
+                    None => Frame::End(self.lines.rest()),
                 });
             }
+            self.lines.widen();
         }
     }
 
     fn take_buffered(&mut self) -> Option<Frame> {
-        let end = self.buffer[self.scanned..].iter().position(|b| *b == b'\n');
-        let Some(end) = end.map(|at| self.scanned + at) else {
-            self.scanned = self.buffer.len();
-            if self.skipping.is_some() || self.buffer.len() > self.limit {
-                let scanner = self.skipping.get_or_insert_default();
-                scanner.feed(&self.buffer);
-                self.buffer.clear();
-                self.scanned = 0;
+        let Some(line) = self.lines.next() else {
+            let waiting = self.lines.waiting();
+            if self.skipping.is_some() || waiting.len() > self.limit {
+                self.skipping.get_or_insert_default().feed(waiting);
+                self.lines.clear();
             }
             return None;
         };
-        let rest = self.buffer.split_off(end + 1);
-        let mut line = std::mem::replace(&mut self.buffer, rest);
-        self.scanned = 0;
-        line.pop();
-        if line.last() == Some(&b'\r') {
-            line.pop();
-        }
+        let bytes = self.lines.bytes(&line);
         if let Some(mut scanner) = self.skipping.take() {
-            scanner.feed(&line);
+            scanner.feed(bytes);
             return Some(Frame::TooLarge(scanner.found()));
         }
-        if line.len() > self.limit {
-            return Some(Frame::TooLarge(id_in(&line)));
+        if bytes.len() > self.limit {
+            return Some(Frame::TooLarge(id_in(bytes)));
         }
         Some(Frame::Line(line))
     }
@@ -170,16 +263,18 @@ impl IdScanner {
 mod tests {
     use super::*;
 
-    async fn frames(bytes: &[u8], limit: usize) -> Vec<Frame> {
-        let mut reader = FrameReader::new(bytes, limit);
-        let mut all = Vec::new();
-        loop {
-            let frame = reader.next().await.unwrap();
-            let end = matches!(frame, Frame::End(_));
-            all.push(frame);
-            if end {
-                return all;
-            }
+    #[derive(Debug, PartialEq, Eq)]
+    enum Read {
+        Line(Vec<u8>),
+        TooLarge(Option<i64>),
+        End(Vec<u8>),
+    }
+
+    async fn next<R: AsyncRead + Unpin>(reader: &mut FrameReader<R>) -> Read {
+        match reader.next().await.unwrap() {
+            Frame::Line(line) => Read::Line(reader.lines.bytes(&line).to_vec()),
+            Frame::TooLarge(id) => Read::TooLarge(id),
+            Frame::End(rest) => Read::End(reader.lines.bytes(&rest).to_vec()),
         }
     }
 
@@ -189,11 +284,42 @@ mod tests {
         for cut in 0..text.len() {
             let stream = tokio::io::AsyncReadExt::chain(&text[..cut], &text[cut..]);
             let mut reader = FrameReader::new(stream, 100);
-            assert_eq!(reader.next().await.unwrap(), Frame::Line(b"one".to_vec()));
-            assert_eq!(reader.next().await.unwrap(), Frame::Line(vec![]));
-            assert_eq!(reader.next().await.unwrap(), Frame::Line(b"two".to_vec()));
-            assert_eq!(reader.next().await.unwrap(), Frame::End(b"rest".to_vec()));
+            assert_eq!(next(&mut reader).await, Read::Line(b"one".to_vec()));
+            assert_eq!(next(&mut reader).await, Read::Line(vec![]));
+            assert_eq!(next(&mut reader).await, Read::Line(b"two".to_vec()));
+            assert_eq!(next(&mut reader).await, Read::End(b"rest".to_vec()));
         }
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_taken_leaves_the_others_in_place() {
+        let big = "x".repeat(3 * KEPT);
+        let text = format!("one\n{big}\r\nthree\nfour\n{big}\nsix");
+        let mut reader = FrameReader::new(text.as_bytes(), 10 * KEPT);
+        assert_eq!(next(&mut reader).await, Read::Line(b"one".to_vec()));
+        let Frame::Line(line) = reader.next().await.unwrap() else {
+            panic!("it is a line");
+        };
+        assert_eq!(reader.lines.take(line), big.as_bytes());
+        assert_eq!(next(&mut reader).await, Read::Line(b"three".to_vec()));
+        let Frame::Line(line) = reader.next().await.unwrap() else {
+            panic!("it is a line");
+        };
+        assert_eq!(reader.lines.take(line), b"four");
+        assert_eq!(
+            next(&mut reader).await,
+            Read::Line(big.clone().into_bytes())
+        );
+        assert_eq!(next(&mut reader).await, Read::End(b"six".to_vec()));
+    }
+
+    #[tokio::test]
+    async fn the_room_that_a_large_line_took_is_given_back() {
+        let text = format!("{}\n", "x".repeat(4 * KEPT));
+        let mut reader = FrameReader::new(text.as_bytes(), 10 * KEPT);
+        assert!(matches!(reader.next().await.unwrap(), Frame::Line(_)));
+        assert!(matches!(reader.next().await.unwrap(), Frame::End(_)));
+        assert!(reader.lines.buffer.capacity() <= KEPT);
     }
 
     #[tokio::test]
@@ -202,9 +328,9 @@ mod tests {
             "{{\"result\":{{\"id\":1,\"t\":\"{}\"}},\"id\":42}}\nnext\n",
             "x\\\"}".repeat(20_000)
         );
-        let all = frames(big.as_bytes(), 1_000).await;
-        assert_eq!(all[0], Frame::TooLarge(Some(42)));
-        assert_eq!(all[1], Frame::Line(b"next".to_vec()));
+        let mut reader = FrameReader::new(big.as_bytes(), 1_000);
+        assert_eq!(next(&mut reader).await, Read::TooLarge(Some(42)));
+        assert_eq!(next(&mut reader).await, Read::Line(b"next".to_vec()));
     }
 
     #[test]

@@ -32,9 +32,11 @@ pub(crate) use endpoint::Endpoint;
 pub(crate) use endpoint::provide_cryptography;
 use exchange::Exchange;
 pub(crate) use handshake::Handshake;
-use reading::{answers, chain, drain, fault_of, media_type_is, message_in, not_known, text_header};
+use reading::{
+    answers, as_it_came, chain, drain, fault_of, media_type_is, message_in, not_known, text_header,
+};
 
-use super::{Pulse, decode, server_error};
+use super::{Pulse, server_error};
 use crate::{
     evidence::{Loss, WireFault, WireReport},
     spec::Tokens,
@@ -53,6 +55,9 @@ const RESERVED: [HeaderName; 6] = [
     header::CONTENT_LENGTH,
     header::TRANSFER_ENCODING,
 ];
+
+/// The most room that is made for a body before it has come.
+const ROOM: usize = 1024 * 1024;
 
 /// How long the body of an error may take to come.
 const ERROR_BODY: Duration = Duration::from_secs(5);
@@ -103,7 +108,9 @@ impl HttpClient {
 
     async fn body(&self, response: reqwest::Response) -> Result<Vec<u8>, WireFault> {
         let limit = self.max_answer_bytes;
-        let mut body = Vec::new();
+        // A server's word for the length of its body is believed up to here.
+        let length = response.content_length().unwrap_or_default();
+        let mut body = Vec::with_capacity(usize::try_from(length).map_or(0, |n| n.min(ROOM)));
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|e| WireFault::ExchangeBroke(chain(&e.without_url())))?;
@@ -225,14 +232,7 @@ impl HttpClient {
             Ok(body) => body,
             Err(fault) => return Err(self.broken(&exchange, report, fault)),
         };
-        let short = exchange
-            .is_tool_call
-            .then(|| decode::tool_answer(&body))
-            .flatten();
-        let decoded = match short {
-            Some((_, answer)) => Ok(answer),
-            None => message_in(&body),
-        };
+        let decoded = as_it_came(body, &exchange);
         match decoded {
             Ok(answer) if answers(&answer, &id) => {
                 self.report(&exchange, report);

@@ -6,8 +6,10 @@
 //! the session puts their requests into the writer's queue itself, in mailbox order, and the reader
 //! hands the answers to whoever waits. rmcp's ids are even on the wire, and those in here are odd.
 
+mod request;
+
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering},
@@ -18,13 +20,18 @@ use rmcp::{
     ServiceError,
     model::{
         CancelledNotification, CancelledNotificationParam, ClientJsonRpcMessage,
-        ClientNotification, ClientRequest, ErrorCode, ErrorData, ProgressToken, RequestId,
-        ServerResult,
+        ClientNotification, ErrorCode, ErrorData, ProgressToken, RequestId, ServerResult,
     },
 };
 use tokio::sync::oneshot;
 
-use super::ordered::Outgoing;
+pub(crate) use request::{OnLane, Said};
+
+use super::{
+    clock::{Clock, Held},
+    decode::Wanted,
+    ordered::{Message, Outgoing},
+};
 use crate::evidence::{DispatchCell, WireFault, WireReport};
 
 /// Where the lane's progress tokens begin, so that none is one of rmcp's, which count from zero.
@@ -61,7 +68,8 @@ pub(crate) struct Lane {
 
 #[derive(Default)]
 struct Waiting {
-    by_id: HashMap<i64, Asked>,
+    /// Ids only grow, so what is new goes to the end.
+    by_id: BTreeMap<i64, Asked>,
     closed: bool,
 }
 
@@ -69,14 +77,16 @@ struct Waiting {
 struct Asked {
     tell: oneshot::Sender<Answer>,
     cell: Arc<DispatchCell>,
-    tool_call: bool,
+    /// The clock of its operation.
+    clock: Option<Arc<Clock>>,
+    wanted: Wanted,
 }
 
 /// The place of a request that is about to be handed over.
 pub(crate) struct Place {
     pub(crate) id: RequestId,
     pub(crate) token: ProgressToken,
-    number: i64,
+    pub(crate) number: i64,
 }
 
 impl Lane {
@@ -122,30 +132,30 @@ impl Lane {
     /// Hands a request over.
     pub(crate) fn hand_over(
         &self,
-        place: &Place,
-        request: ClientRequest,
+        request: OnLane,
         cell: &Arc<DispatchCell>,
+        clock: Option<Arc<Clock>>,
     ) -> Result<oneshot::Receiver<Answer>, Closed> {
         let (tell, answer) = oneshot::channel();
         let asked = Asked {
             tell,
             cell: Arc::clone(cell),
-            tool_call: matches!(request, ClientRequest::CallToolRequest(_)),
+            clock,
+            wanted: Wanted::by(&request.request),
         };
+        let number = request.number;
         let mut waiting = self.waiting();
         if waiting.closed {
             return Err(Closed);
         }
-        waiting.by_id.insert(place.number, asked);
+        waiting.by_id.insert(number, asked);
         drop(waiting);
         let outgoing = Outgoing {
-            message: ClientJsonRpcMessage::request(request, place.id.clone()),
+            message: Message::OnLane(request),
             cell: Some(Arc::clone(cell)),
-            id: None,
-            lane: Some(place.number),
         };
         self.outbox.put(outgoing).inspect_err(|Closed| {
-            self.waiting().by_id.remove(&place.number);
+            self.waiting().by_id.remove(&number);
         })?;
         Ok(answer)
     }
@@ -178,10 +188,18 @@ impl Lane {
         !self.waiting().by_id.is_empty()
     }
 
-    /// Whether this is the id of a tool call that waits.
-    pub(super) fn is_tool_call(&self, number: i64) -> bool {
+    /// Lets the clocks of all that waits stand.
+    pub(super) fn hold(&self) -> Vec<Held> {
         let waiting = self.waiting();
-        waiting.by_id.get(&number).is_some_and(|a| a.tool_call)
+        let clocks = waiting.by_id.values().filter_map(|a| a.clock.as_ref());
+        clocks.map(Clock::hold).collect()
+    }
+
+    /// What the request with this id waits for, and its cell.
+    pub(super) fn wanted(&self, number: i64) -> Option<(Wanted, Arc<DispatchCell>)> {
+        let waiting = self.waiting();
+        let asked = waiting.by_id.get(&number)?;
+        Some((asked.wanted, Arc::clone(&asked.cell)))
     }
 
     /// Gives an answer to whoever waits for it. `false`: nobody does.
@@ -190,7 +208,7 @@ impl Lane {
             return false;
         };
         if let (Ok(result), Some(lists)) = (&answer, self.lists.get())
-            && !asked.tool_call
+            && asked.wanted != Wanted::Tool
         {
             lists(result);
         }
@@ -232,11 +250,10 @@ impl Lane {
 }
 
 fn told(notification: ClientNotification) -> Outgoing {
+    let message = Box::new(ClientJsonRpcMessage::notification(notification));
     Outgoing {
-        message: ClientJsonRpcMessage::notification(notification),
+        message: Message::Whole { message, id: None },
         cell: None,
-        id: None,
-        lane: None,
     }
 }
 

@@ -141,7 +141,7 @@ impl Session {
 
     pub(crate) fn hand_over(
         &self,
-        _: ClientRequest,
+        _: &Arc<ClientRequest>,
         cell: &Arc<DispatchCell>,
         _: &Along,
     ) -> Result<Pending, NotTaken> {

@@ -6,8 +6,9 @@ use mcp_supervisor::ToolCall;
 use serde_json::{Value, json};
 
 use crate::support::{
-    bounded,
-    lane::{BOTH, Rig, lanes},
+    bounded, initialize,
+    lane::{BOTH, Over, Rig, lanes},
+    logs::Logs,
 };
 
 fn progress(token: Value, at: u32) -> Value {
@@ -95,6 +96,40 @@ async fn a_dropped_call_ends_its_stream() {
         assert_eq!(calling.await.unwrap().unwrap().progress, 1.0);
         assert!(stream.next().await.is_none());
         rig.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn progress_that_no_handler_hears_is_no_line_in_the_log_of_rmcp() {
+    bounded(async {
+        let logs = Logs::everything();
+        // Other tests of this process log too: the number tells whose line it is.
+        let at_rmcps = |number: u32| {
+            let text = logs.text();
+            let mut lines = text.lines().filter(|l| l.contains("received notification"));
+            lines.any(|line| line.contains(&format!("progress: {number}.0")))
+        };
+        for (handled, number) in [(false, 4711), (true, 4712)] {
+            let steps = json!(["ledger", progress(json!("$token"), number), "answer"]);
+            let rig = Rig::with(
+                Over::Stdio,
+                initialize(),
+                json!({"rules": [{"on": "tools/call", "tool": "charge", "do": steps}]}),
+                |spec| match handled {
+                    true => spec.handler(()),
+                    false => spec,
+                },
+            )
+            .await;
+            let mut call = ToolCall::new("charge", json!({}));
+            let mut stream = call.progress();
+            rig.connection.call_tool(call).await.unwrap();
+            assert_eq!(stream.next().await.unwrap().progress, f64::from(number));
+            // rmcp, where it is given it, deals with it before it reads the answer.
+            assert_eq!(at_rmcps(number), handled);
+            rig.finish().await;
+        }
     })
     .await;
 }

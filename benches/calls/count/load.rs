@@ -9,7 +9,7 @@ use std::{
 
 use super::Load;
 use crate::{
-    clients::{self, Caller, Place},
+    clients::{self, Place},
     floor::Floor,
     servers::Answer,
     side::Side,
@@ -36,7 +36,7 @@ fn place(load: Load) -> Place {
     Place::Memory(match load {
         Load::Calls | Load::Idle => Answer::Small,
         Load::Structured => Answer::Structured,
-        Load::Abandoned => Answer::Never,
+        Load::Abandoned | Load::Dropped => Answer::Never,
     })
 }
 
@@ -56,7 +56,7 @@ async fn at_the_floor(load: Load, number: usize) -> ! {
             }
         }
         // Bytes that were sent are gone.
-        Load::Abandoned => {}
+        Load::Abandoned | Load::Dropped => {}
     }
     std::process::exit(0)
 }
@@ -88,9 +88,12 @@ async fn by_a_client(load: Load, side: Side, number: usize) -> ! {
                 callers[number].call().await;
             }
         }
-        Load::Abandoned => {
+        Load::Abandoned | Load::Dropped => {
             for _ in 0..number {
-                abandon(&callers[0]).await;
+                match load {
+                    Load::Abandoned => abandon(callers[0].request()).await,
+                    _ => abandon(callers[0].call()).await,
+                }
             }
             // What is still to be told to the server about the last of them.
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -99,10 +102,11 @@ async fn by_a_client(load: Load, side: Side, number: usize) -> ! {
     std::process::exit(0)
 }
 
-/// Makes a call, lets all others have their turns often enough that it is sent, and drops it.
-async fn abandon(caller: &Caller) {
+/// Begins to wait for an answer, lets all others have their turns often enough that the call is sent, and
+/// stops waiting.
+async fn abandon(call: impl Future<Output = ()>) {
     const TURNS: usize = 64;
-    let mut call = pin!(caller.call());
+    let mut call = pin!(call);
     for _ in 0..TURNS {
         let polled = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
         assert!(polled.is_pending(), "nobody answers");

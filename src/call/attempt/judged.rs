@@ -118,6 +118,7 @@ pub(super) fn came_back(
                 peer: pending.peer().clone(),
                 pulse: Arc::clone(&pending.pulse),
             });
+            let raw = pending.cell().kept();
             pending.settle();
             if !fits(kind, &result) {
                 let mut without =
@@ -127,6 +128,7 @@ pub(super) fn came_back(
             }
             Waited::Answered(Answered {
                 result,
+                raw,
                 generation,
                 asked,
             })

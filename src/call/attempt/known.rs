@@ -6,17 +6,28 @@ use rmcp::{Peer, RoleClient, model::ServerResult};
 
 use crate::{
     error::{NotSentReason, Source, UnknownCause},
-    evidence::{Outcome, ServerError, SessionAfter, WireReport},
+    evidence::{Outcome, RawResult, ServerError, SessionAfter, WireReport},
     operation::Generation,
     session::Late,
-    transport::Pulse,
+    transport::{Pulse, read},
 };
 
 /// An attempt that was answered.
 pub(in crate::call) struct Answered {
     pub(in crate::call) result: ServerResult,
+    /// What the tool said, where it was left as it came: the result is all but that.
+    pub(in crate::call) raw: Option<Arc<RawResult>>,
     pub(in crate::call) generation: Generation,
     pub(in crate::call) asked: Option<AskedBy>,
+}
+
+impl Answered {
+    /// Reads what was left as it came.
+    pub(in crate::call) fn read(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            self.result = ServerResult::CallToolResult(read(&raw));
+        }
+    }
 }
 
 /// The session that asks for input.

@@ -248,6 +248,7 @@ impl<'a> Settling<'a> {
                 Ok(answered) => {
                     let done = Done {
                         result: answered.result,
+                        raw: answered.raw,
                         generation: answered.generation,
                         asked: answered.asked,
                         attempts: operation.attempts,

@@ -24,7 +24,10 @@ use super::{HttpClient, Pulse, exchange::Exchange, reading::same_id};
 use crate::{
     event::Dropped,
     evidence::{DispatchCell, WireFault, WireReport},
-    transport::{decode, frame::id_in},
+    transport::{
+        decode::{Answer, Wanted},
+        frame::id_in,
+    },
 };
 
 /// The wait before a resumption when the server names none, and the most that it may ask for.
@@ -152,9 +155,10 @@ impl AnswerStream {
             answer = reading => answer,
             () = pulse.ended() => None,
         };
-        let answer = answer.and_then(|text| match decode::tool_answer(text.as_bytes()) {
-            Some((_, answer)) => Some(answer),
-            None => serde_json::from_str(&text).ok(),
+        let answer = answer.and_then(|text| {
+            // Only a tool call is waited for that long.
+            let short = Answer::walk(&text).and_then(|a| a.decode(Wanted::Tool, a.id));
+            short.or_else(|| serde_json::from_str(&text).ok())
         });
         if let Some(answer) = answer {
             // Only an answer is given to the exchange.

@@ -9,7 +9,10 @@ use rmcp::model::{
 
 use crate::{
     evidence::DispatchCell,
-    transport::witness::{Outlives, cell_of},
+    transport::{
+        decode::Wanted,
+        witness::{Outlives, cell_of},
+    },
 };
 
 /// One POST: where its report goes, and what kind of message it carries.
@@ -18,7 +21,7 @@ pub(super) struct Exchange {
     pub(super) request: Option<RequestId>,
     /// The handshake's `server/discover`, which a server may be too old for.
     pub(super) may_fall_back: bool,
-    pub(super) is_tool_call: bool,
+    pub(super) wanted: Wanted,
     pub(super) is_handshake: bool,
     pub(super) can_resume: bool,
     pub(super) in_session: bool,
@@ -32,7 +35,7 @@ impl Exchange {
             cell: cell_of(message),
             request: None,
             may_fall_back: false,
-            is_tool_call: false,
+            wanted: Wanted::Other,
             is_handshake: false,
             can_resume: true,
             in_session,
@@ -46,7 +49,7 @@ impl Exchange {
             exchange.may_fall_back = falls_back && is_discover;
             exchange.is_handshake =
                 is_discover || matches!(r.request, ClientRequest::InitializeRequest(_));
-            exchange.is_tool_call = matches!(r.request, ClientRequest::CallToolRequest(_));
+            exchange.wanted = Wanted::by(&r.request);
             exchange.outlives = r.request.extensions().get::<Outlives>().is_some();
             exchange.can_resume = r
                 .request
@@ -55,5 +58,9 @@ impl Exchange {
                 .is_none_or(|v| v.has_initialize());
         }
         exchange
+    }
+    /// Whether this is the request of this number.
+    pub(super) fn asked(&self, id: i64) -> bool {
+        self.request == Some(RequestId::Number(id))
     }
 }

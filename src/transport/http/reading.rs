@@ -9,8 +9,11 @@ use rmcp::{
     transport::streamable_http_client::{StreamableHttpError, StreamableHttpPostResponse},
 };
 
-use super::{Failure, HttpError};
-use crate::evidence::WireFault;
+use super::{Failure, HttpError, exchange::Exchange};
+use crate::{
+    evidence::{RawResult, WireFault},
+    transport::decode::{Answer, LARGE, Wanted},
+};
 
 /// The most that is read of a body in which nothing matters, and how long it may take. It is read
 /// so that the connection can be used again, and never shown.
@@ -66,6 +69,39 @@ pub(super) fn challenges(headers: &HeaderMap) -> Option<String> {
 /// A message as it stands in a body. Some servers put a byte order mark before it.
 pub(super) fn message_in(body: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
     serde_json::from_slice(body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body))
+}
+
+/// The message in the body of an answer, by the short way if there is one. A tool's result that is large
+/// stays as it came, in the cell, unless whoever waits for it may not have the cell.
+pub(super) fn as_it_came(
+    body: Vec<u8>,
+    exchange: &Exchange,
+) -> serde_json::Result<ServerJsonRpcMessage> {
+    match String::from_utf8(body) {
+        Ok(text) => match in_short(text, exchange) {
+            Ok(answer) => Ok(answer),
+            Err(text) => message_in(text.as_bytes()),
+        },
+        Err(error) => message_in(error.as_bytes()),
+    }
+}
+
+/// Decodes by the short way, or gives the text back.
+fn in_short(text: String, exchange: &Exchange) -> Result<ServerJsonRpcMessage, String> {
+    let Some(answer) = Answer::walk(&text) else {
+        return Err(text);
+    };
+    if text.len() >= LARGE
+        && !exchange.outlives
+        && let (Wanted::Tool, Some(cell)) = (exchange.wanted, &exchange.cell)
+        && exchange.asked(answer.id)
+        && let Some(left) = answer.left_raw(&text)
+    {
+        let stub = left.stub;
+        cell.keep(RawResult::new(text, left.result, left.structured));
+        return Ok(stub);
+    }
+    answer.decode(exchange.wanted, answer.id).ok_or(text)
 }
 
 /// Whether `answer` is an answer to the request `id`.

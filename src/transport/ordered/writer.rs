@@ -12,31 +12,44 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ServerJsonRpcMessage};
+use rmcp::model::ClientJsonRpcMessage;
 use tokio::{io::AsyncWrite, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::made_up_error;
 use crate::{
     evidence::{DispatchCell, WireFault, WireReport},
     transport::{
         Pulse,
-        lane::{Closed, Lane, Outbox},
+        lane::{Closed, Lane, OnLane, Outbox},
     },
 };
 
 pub(in crate::transport) struct Outgoing {
-    pub(in crate::transport) message: ClientJsonRpcMessage,
+    pub(in crate::transport) message: Message,
     pub(in crate::transport) cell: Option<Arc<DispatchCell>>,
-    /// The id as rmcp knows it, to release its waiter should the request be dropped.
-    pub(in crate::transport) id: Option<i64>,
-    /// The id on the wire of a request of the lane's.
-    pub(in crate::transport) lane: Option<i64>,
+}
+
+pub(in crate::transport) enum Message {
+    Whole {
+        message: Box<ClientJsonRpcMessage>,
+        /// The id as rmcp knows it, to release its waiter should the request be dropped.
+        id: Option<i64>,
+    },
+    OnLane(OnLane),
+}
+
+impl Message {
+    fn write(&self, bytes: &mut Vec<u8>) -> serde_json::Result<()> {
+        match self {
+            Self::Whole { message, .. } => serde_json::to_writer(bytes, message),
+            Self::OnLane(request) => request.write(bytes),
+        }
+    }
 }
 
 pub(super) struct Writer<W> {
     desk: Mutex<Desk<W>>,
-    releases: mpsc::UnboundedSender<ServerJsonRpcMessage>,
+    releases: mpsc::UnboundedSender<i64>,
     lane: OnceLock<Weak<Lane>>,
     pulse: Arc<Pulse>,
     /// Cancelled when a write has failed.
@@ -62,7 +75,7 @@ struct Broken;
 impl<W: AsyncWrite + Unpin + Send + 'static> Writer<W> {
     pub(super) fn new(
         stream: W,
-        releases: mpsc::UnboundedSender<ServerJsonRpcMessage>,
+        releases: mpsc::UnboundedSender<i64>,
         pulse: Arc<Pulse>,
         failed: CancellationToken,
     ) -> Self {
@@ -146,7 +159,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Writer<W> {
     fn take_up(&self, desk: &mut Desk<W>) -> bool {
         while let Some(outgoing) = desk.queue.pop_front() {
             let cell = outgoing.cell.as_ref();
-            let encoded = serde_json::to_writer(&mut desk.bytes, &outgoing.message);
+            let encoded = outgoing.message.write(&mut desk.bytes);
             let begun = match encoded {
                 Ok(()) => cell.is_none_or(|cell| cell.begin_write()),
                 Err(error) => {
@@ -166,23 +179,24 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Writer<W> {
                 return true;
             }
             desk.bytes.clear();
-            self.release(&outgoing);
+            self.release(&outgoing.message);
         }
         false
     }
 
     /// Lets whoever waits forget a request that will never be answered, because it was never sent.
-    fn release(&self, outgoing: &Outgoing) {
-        if let Some(number) = outgoing.lane
-            && let Some(lane) = self.lane.get().and_then(Weak::upgrade)
-        {
-            lane.drop_unsent(number);
-        }
-        if let Some(id) = outgoing.id {
-            // The reader is gone only when the session is.
-            let _ = self
-                .releases
-                .send(made_up_error(id, ErrorCode::INTERNAL_ERROR));
+    fn release(&self, message: &Message) {
+        match message {
+            Message::OnLane(request) => {
+                if let Some(lane) = self.lane.get().and_then(Weak::upgrade) {
+                    lane.drop_unsent(request.number);
+                }
+            }
+            Message::Whole { id: Some(id), .. } => {
+                // The reader is gone only when the session is.
+                let _ = self.releases.send(*id);
+            }
+            Message::Whole { id: None, .. } => {}
         }
     }
 }
