@@ -232,7 +232,11 @@ impl World {
                     Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
                     Err((code, text)) => error(code, text),
                 };
-                let how = if act == Act::ToolError { "tool error" } else { "answer" };
+                let how = if act == Act::ToolError {
+                    "tool error"
+                } else {
+                    "answer"
+                };
                 (how, line.to_string())
             }
         };

@@ -25,15 +25,26 @@ pub(super) enum What {
     /// A host starts.
     HostStarted,
     /// A host is gone.
-    HostGone { killed: bool },
+    HostGone {
+        killed: bool,
+    },
     /// A caller begins an operation.
-    Asked { operation: usize },
+    Asked {
+        operation: usize,
+    },
     /// A caller cancels.
-    Cancelled { operation: usize },
+    Cancelled {
+        operation: usize,
+    },
     /// A caller goes away.
-    Left { operation: usize },
+    Left {
+        operation: usize,
+    },
     /// A caller is told.
-    Told { operation: usize, end: End },
+    Told {
+        operation: usize,
+        end: End,
+    },
     /// The journal has a fact about an operation now, and it stands so.
     Recorded {
         operation: usize,
@@ -41,30 +52,61 @@ pub(super) enum What {
         state: State,
     },
     /// An operation whose outcome is unknown is taken in order to resolve it, or given up again.
-    Claimed { operation: usize },
-    Released { operation: usize },
+    Claimed {
+        operation: usize,
+    },
+    Released {
+        operation: usize,
+    },
     /// Somebody wants to know what became of an operation.
-    Resolving { operation: usize },
+    Resolving {
+        operation: usize,
+    },
     /// What became of finding out what became of an operation.
-    Resolved { operation: usize, how: String },
+    Resolved {
+        operation: usize,
+        how: String,
+    },
     /// What the host tells of itself.
     Event(Box<Told>),
     /// A pipe is opened to a server.
-    Opened { link: usize, connection: usize },
+    Opened {
+        link: usize,
+        connection: usize,
+    },
     /// A server takes no pipe.
-    OpenFailed { connection: usize },
+    OpenFailed {
+        connection: usize,
+    },
     /// The first byte of a frame goes into a pipe.
-    Begun { link: usize, frame: Frame },
+    Begun {
+        link: usize,
+        frame: Frame,
+    },
     /// A frame is whole in a pipe.
-    Written { link: usize, frame: Frame },
+    Written {
+        link: usize,
+        frame: Frame,
+    },
     /// The client's end of a pipe is let go.
-    Closed { link: usize },
+    Closed {
+        link: usize,
+    },
     /// A pipe is broken.
-    Broken { link: usize, why: &'static str },
+    Broken {
+        link: usize,
+        why: &'static str,
+    },
     /// A server has a whole frame.
-    Arrived { link: usize, frame: Frame },
+    Arrived {
+        link: usize,
+        frame: Frame,
+    },
     /// A server does what it was asked for.
-    Effect { link: usize, frame: Frame },
+    Effect {
+        link: usize,
+        frame: Frame,
+    },
     /// A server sends an answer.
     Answers {
         link: usize,
@@ -72,7 +114,9 @@ pub(super) enum What {
         how: &'static str,
     },
     /// A server's process is killed.
-    ServerKilled { connection: usize },
+    ServerKilled {
+        connection: usize,
+    },
     /// The end of all troubles.
     Healed,
 }

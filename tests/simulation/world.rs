@@ -322,7 +322,8 @@ impl World {
                         Some(begun) => {
                             let at = self.trace[begun].at;
                             self.trace.insert(begun, Step { at, what });
-                            for later in self.begun.values_mut().chain(self.last_begun.values_mut()) {
+                            for later in self.begun.values_mut().chain(self.last_begun.values_mut())
+                            {
                                 *later += usize::from(*later >= begun);
                             }
                         }
