@@ -71,7 +71,11 @@ impl Working {
                 {
                     self.outstanding.pop_front();
                 }
-                self.outstanding.push_back(ticket);
+                // Of one that is written already nothing is kept: it may be large, and the next may be
+                // long in coming.
+                if !ticket.is_out_of_reach() {
+                    self.outstanding.push_back(ticket);
+                }
             }
             Handing::Dropped => {}
             Handing::SessionOver if self.line.ownership.is_lent() => {
