@@ -364,8 +364,8 @@ impl Host {
     /// With a healthy server the next operation succeeds, and what may be found out is.
     async fn in_the_end(&self, _client: Option<&Client>) {
         self.world.with(World::heal);
-        // Longer than a circuit stays open.
-        tokio::time::sleep(Duration::from_millis(1_501)).await;
+        // Longer than failures are counted, and than a circuit stays open.
+        tokio::time::sleep(Duration::from_millis(6_001)).await;
         for connection in 0..LENT {
             let call = ToolCall::new("pay", json!({"mark": 1_000 + connection}));
             let call = call.deadline(Duration::from_millis(20_001));
