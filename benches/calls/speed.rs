@@ -183,7 +183,7 @@ pub(crate) fn structured(table: &mut Table, options: &Options) {
 }
 
 /// How much of a call in a child process is not the bytes in the pipes.
-fn over_the_floor(table: &mut Table, rounds: &[Round]) {
+fn over_the_floor(table: &mut Table, flavour: Flavour, rounds: &[Round]) {
     let over =
         |side: fn(&Round) -> &Block| Spread::of(rounds.iter().map(|r| side(r).p50 / r.floor.p50));
     let sides = Sides {
@@ -196,8 +196,11 @@ fn over_the_floor(table: &mut Table, rounds: &[Round]) {
             .iter()
             .map(|r| (r.ours.p50 - r.floor.p50) / (r.rmcp.p50 - r.floor.p50)),
     );
-    let name = "p50 over the floor, stdio, 1 at a time; the ratio is that of what is above it";
-    table.row(name, &ratio, Bar::Told, &sides);
+    let name = format!(
+        "p50 as multiples of the floor, stdio, {}, 1 at a time; ratio of what is above it",
+        flavour.name()
+    );
+    table.row(&name, &ratio, Bar::Told, &sides);
 }
 
 fn measure(
@@ -219,7 +222,7 @@ fn measure(
             let name = format!("{name}, {}, {} at a time", flavour.name(), bars.callers);
             tell(table, &name, bars, &rounds);
             if matches!(place, Place::Stdio(Answer::Small)) && bars.callers == 1 {
-                over_the_floor(table, &rounds);
+                over_the_floor(table, flavour, &rounds);
             }
         }
         clients::end(supervisor).await;

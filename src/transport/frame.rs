@@ -19,8 +19,10 @@ pub(super) enum Frame {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line(Range<usize>);
 
-/// How much room there is for a read, at least.
-const ROOM: usize = 8 * 1024;
+/// How much room there is for the first read. It doubles with each read that fills it, so that a quiet
+/// connection holds little, and a busy one reads much at once.
+const LEAST_ROOM: usize = 1024;
+const MOST_ROOM: usize = 32 * 1024;
 
 /// The most that is kept for the next lines when there is none.
 const KEPT: usize = 64 * 1024;
@@ -35,6 +37,8 @@ pub(super) struct Lines {
     handed_out: usize,
     /// Up to where it is known to hold no line end.
     scanned: usize,
+    /// How much a read may bring, at least.
+    room: usize,
 }
 
 impl Lines {
@@ -66,16 +70,23 @@ impl Lines {
         }
     }
 
+    /// Has the next read bring more, if the last one brought all that it could.
+    fn widen(&mut self) {
+        if self.buffer.len() == self.buffer.capacity() {
+            self.room = (2 * self.room).min(MOST_ROOM);
+        }
+    }
+
     /// The rest of the buffer, to be read into.
     fn room(&mut self) -> &mut Vec<u8> {
         if self.handed_out == self.buffer.len() {
             self.clear();
-        } else if self.buffer.capacity() - self.buffer.len() < ROOM {
+        } else if self.buffer.capacity() - self.buffer.len() < self.room {
             self.buffer.drain(..self.handed_out);
             self.scanned -= self.handed_out;
             self.handed_out = 0;
         }
-        self.buffer.reserve(ROOM);
+        self.buffer.reserve(self.room);
         &mut self.buffer
     }
 
@@ -118,6 +129,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             buffer: Vec::new(),
             handed_out: 0,
             scanned: 0,
+            room: LEAST_ROOM,
         };
         Self {
             stream,
@@ -138,6 +150,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                     None => Frame::End(self.lines.rest()),
                 });
             }
+            self.lines.widen();
         }
     }
 

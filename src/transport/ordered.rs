@@ -60,8 +60,8 @@ pub(crate) struct OrderedTransport<R> {
     limit: usize,
     outbox: Arc<dyn Outbox>,
     lane: Arc<Lane>,
-    /// Messages of our own making, which rmcp is to take for the server's.
-    made_up: mpsc::UnboundedReceiver<ServerJsonRpcMessage>,
+    /// Requests of rmcp's that it is to forget. By their numbers alone: a channel keeps room for many.
+    released: mpsc::UnboundedReceiver<i64>,
     desk: Desk,
     pulse: Arc<Pulse>,
     exit: Option<ExitWatch>,
@@ -95,7 +95,7 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
     where
         W: AsyncWrite + Unpin + Send + 'static,
     {
-        let (releases, made_up) = mpsc::unbounded_channel();
+        let (releases, released) = mpsc::unbounded_channel();
         let writer_failed = CancellationToken::new();
         let writer = Writer::new(write, releases, Arc::clone(&pulse), writer_failed.clone());
         let writer = Arc::new(writer);
@@ -114,7 +114,7 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
             limit: options.max_frame_bytes,
             outbox,
             lane,
-            made_up,
+            released,
             desk,
             pulse,
             exit: options.exit,
@@ -221,7 +221,9 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleClient> for OrderedTransport<R> 
             let message = match self.ending {
                 Ending::No => tokio::select! {
                     biased;
-                    Some(message) = self.made_up.recv() => Some(message),
+                    Some(id) = self.released.recv() => {
+                        Some(made_up_error(id, ErrorCode::INTERNAL_ERROR))
+                    }
                     frame = self.reader.next() => self.on_frame(frame),
                     () = exited(&mut self.exit) => {
                         self.ending = Ending::Draining(Instant::now() + DRAIN);

@@ -123,6 +123,7 @@ impl Serialize for Meta<'_> {
 }
 
 #[cfg(test)]
+#[expect(deprecated, reason = "a log level is what the older revisions have")]
 mod tests {
     use rmcp::model::{
         CallToolRequestParams, ClientCapabilities, Implementation, LoggingLevel, MetaObject,

@@ -12,11 +12,10 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ServerJsonRpcMessage};
+use rmcp::model::ClientJsonRpcMessage;
 use tokio::{io::AsyncWrite, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::made_up_error;
 use crate::{
     evidence::{DispatchCell, WireFault, WireReport},
     transport::{
@@ -50,7 +49,7 @@ impl Message {
 
 pub(super) struct Writer<W> {
     desk: Mutex<Desk<W>>,
-    releases: mpsc::UnboundedSender<ServerJsonRpcMessage>,
+    releases: mpsc::UnboundedSender<i64>,
     lane: OnceLock<Weak<Lane>>,
     pulse: Arc<Pulse>,
     /// Cancelled when a write has failed.
@@ -76,7 +75,7 @@ struct Broken;
 impl<W: AsyncWrite + Unpin + Send + 'static> Writer<W> {
     pub(super) fn new(
         stream: W,
-        releases: mpsc::UnboundedSender<ServerJsonRpcMessage>,
+        releases: mpsc::UnboundedSender<i64>,
         pulse: Arc<Pulse>,
         failed: CancellationToken,
     ) -> Self {
@@ -195,9 +194,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Writer<W> {
             }
             Message::Whole { id: Some(id), .. } => {
                 // The reader is gone only when the session is.
-                let _ = self
-                    .releases
-                    .send(made_up_error(*id, ErrorCode::INTERNAL_ERROR));
+                let _ = self.releases.send(*id);
             }
             Message::Whole { id: None, .. } => {}
         }
