@@ -6,7 +6,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use mcp_supervisor::{
     Limits, Outcome, Page, Resolve, ResolveError, Supervisor, ToolCall, ToolContract,
-    error::{NotSentReason, Wait},
+    error::{NotSentReason, UnknownCause, Wait},
     journal::{JournalSettings, State},
     operation::OperationId,
     policy::Repeats,
@@ -14,10 +14,10 @@ use mcp_supervisor::{
 };
 use serde_json::json;
 use support::{
-    bounded,
+    bounded, initialize,
     store::{Asked, watched, watched_with},
     until,
-    world::{WIRES, World, charge, echo, eras, everywhere, not_sent},
+    world::{WIRES, Wire, World, charge, echo, eras, everywhere, not_sent, unknown},
 };
 
 /// Accepted once, with the first attempt in the same write; dispatched once more for each further
@@ -238,6 +238,31 @@ async fn a_call_whose_intent_the_store_swallows_is_not_sent_and_frees_its_key_on
         })
         .await;
     }
+}
+
+/// Its host stood still, and another one took the operation over: with its attempt recorded, it is taken for
+/// sent there, and its contract may let it be sent.
+#[tokio::test]
+async fn what_changed_hands_is_unknown_although_this_host_did_not_send_it() {
+    bounded(async {
+        let script = json!({"rules": [{"on": "initialize", "do": ["hang"]}]});
+        let world = World::new(Wire::Stdio, initialize(), script).await;
+        let (supervisor, _, store) = watched().await;
+        let server = supervisor.open("server", world.spec()).await.unwrap();
+        let call = || charge().deadline(Duration::from_millis(300));
+        let error = server.call_tool(call()).await.unwrap_err();
+        assert!(matches!(
+            not_sent(&error),
+            NotSentReason::DeadlinePassed(Wait::Session)
+        ));
+
+        store.fails.fenced.store(true, Ordering::SeqCst);
+        let error = server.call_tool(call()).await.unwrap_err();
+        assert_eq!(error.outcome(), Outcome::Unknown);
+        assert_eq!(*unknown(&error), UnknownCause::ChangedHands);
+        assert_eq!(world.bed.read("tools/call"), 0);
+    })
+    .await;
 }
 
 #[tokio::test]

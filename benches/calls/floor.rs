@@ -19,7 +19,7 @@ type Write = Box<dyn AsyncWrite + Send + Unpin>;
 /// What takes the place of a client.
 pub(crate) enum Floor {
     /// A stream of lines.
-    Lines(Lines),
+    Lines(Box<Lines>),
     /// So many HTTP connections, which are kept.
     Http {
         address: String,
@@ -68,13 +68,13 @@ impl Floor {
                 };
             }
         };
-        let mut lines = Lines {
+        let mut lines = Box::new(Lines {
             read,
             write,
             got: Vec::new(),
             next: 1,
             _child: child,
-        };
+        });
         lines.greet().await;
         Self::Lines(lines)
     }

@@ -53,6 +53,8 @@ pub(super) struct Journaled {
     held: Held,
     /// The attempt that became durable together with the intent.
     ahead: Option<AttemptId>,
+    /// An attempt is recorded, so that whoever takes the operation over has to take it for sent.
+    may_be_taken_for_sent: bool,
     /// A round before this call stands at the server, whatever becomes of this one.
     goes_on: bool,
     /// Attempts that were given up, and whose answers may still come.
@@ -185,6 +187,16 @@ impl Task {
             let mut offer = std::pin::pin!(unwritten.offer());
             let patience = operation.times.left() + LAST_WRITE;
             let offered = tokio::time::timeout(patience, &mut offer).await;
+            let done = match (&offered, &done) {
+                // Not sent from here: whoever has it now knows nothing of that, and may send it.
+                (Ok(Err(StoreError::Fenced)), Err(CallError::NotSent(_)))
+                    if journaled.may_be_taken_for_sent =>
+                {
+                    let unknown = Verdict::Unknown(UnknownCause::ChangedHands);
+                    Err(operation.error(Without::new(unknown), None))
+                }
+                _ => done,
+            };
             operation.end(&done);
             if in_task {
                 // Before its caller can ask for the task.
@@ -378,6 +390,7 @@ impl Journaled {
         Self {
             journal: journal.clone(),
             held,
+            may_be_taken_for_sent: ahead.is_some(),
             ahead,
             goes_on: false,
             late: Vec::new(),
@@ -409,6 +422,7 @@ impl Journaled {
         let fact = Fact::Dispatching { attempt };
         let durable = in_time(times, self.journal.append(&self.held, fact)).await?;
         durable.map_err(unrecorded)?;
+        self.may_be_taken_for_sent = true;
         Ok(attempt)
     }
 

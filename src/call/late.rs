@@ -6,6 +6,7 @@ use rmcp::model::{ErrorData, ServerResult};
 use tokio::task::JoinSet;
 
 use super::{
+    lasting::release,
     operation::is_tool_error,
     recorded::{failure, result_fact},
 };
@@ -13,7 +14,7 @@ use crate::{
     connection::Line,
     event::{Ended, What},
     evidence::{CameBack, Outcome, judge},
-    journal::{Claimed, Fact, Journal, Settler},
+    journal::{Claimed, Fact, Journal, Record, Settler},
     operation::{Generation, OperationId, TaskHandle},
     session::Late,
     transport::server_error,
@@ -92,11 +93,28 @@ fn said(
     }
 }
 
+/// Whether a fact leaves the operation as unknown as it is. That one attempt among several was refused says
+/// nothing about the others, each of which may have run.
+fn says_nothing(fact: &Fact, record: &Record) -> bool {
+    let refused = matches!(
+        fact,
+        Fact::Without {
+            outcome: Outcome::Rejected,
+            ..
+        }
+    );
+    refused && record.attempts() > 1
+}
+
 /// Records it, unless the operation is settled already. An answer goes before whatever else somebody does
 /// to find out, but waits for that to be over.
 async fn record(journal: &Journal, operation: OperationId, fact: Fact) -> bool {
     for _ in 0..OFFERS {
         match journal.claim(operation).await {
+            Ok(Claimed::Yes(held, record)) if says_nothing(&fact, &record) => {
+                release(journal, &held).await;
+                return false;
+            }
             Ok(Claimed::Yes(held, _)) => match journal.append(&held, fact.clone()).await {
                 Ok(state) => {
                     if !state.is_settled() {

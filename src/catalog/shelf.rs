@@ -11,7 +11,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::Notify, time::Instant};
 
 use super::{AsOf, Difference, Entry, List, Stale, Whole};
 use crate::{error::ListError, operation::Generation};
@@ -19,8 +19,9 @@ use crate::{error::ListError, operation::Generation};
 #[derive(Debug)]
 pub(crate) struct Shelf<T> {
     state: Mutex<State<T>>,
-    /// The number of the newest reading that is over.
-    over: watch::Sender<u64>,
+    /// Told when a reading is over. It wakes who waits in the order in which they came, so that calls
+    /// which wait for one reading go on in the order in which they were made.
+    over: Notify,
 }
 
 #[derive(Debug)]
@@ -31,6 +32,8 @@ struct State<T> {
     /// How the newest reading ended.
     ended: Ended,
     begun: u64,
+    /// The number of the newest reading that is over.
+    over: u64,
     under_way: bool,
 }
 
@@ -80,9 +83,10 @@ impl<T> Default for Shelf<T> {
                 failed: None,
                 ended: Ended::Published,
                 begun: 0,
+                over: 0,
                 under_way: false,
             }),
-            over: watch::Sender::new(0),
+            over: Notify::new(),
         }
     }
 }
@@ -142,17 +146,22 @@ impl<T: Entry> Shelf<T> {
             }
         }
         state.under_way = false;
-        let number = state.begun;
+        state.over = state.begun;
         drop(state);
-        self.over.send_replace(number);
+        self.over.notify_waiters();
         let (before, after) = (before?, after?);
         Some(Difference::between(&before.entries, &after.entries))
     }
 
     /// Waits until this reading is over. Can be dropped at any time.
     pub(crate) async fn over(&self, number: u64) {
-        let mut over = self.over.subscribe();
-        // The sender is in here with us, so this can only wait or succeed.
-        let _ = over.wait_for(|newest| *newest >= number).await;
+        loop {
+            // Asked for before the look, so that no end is missed in between.
+            let over = self.over.notified();
+            if self.state().over >= number {
+                return;
+            }
+            over.await;
+        }
     }
 }

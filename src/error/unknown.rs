@@ -52,6 +52,10 @@ pub enum UnknownCause {
     /// The connection's actor failed after the hand-over.
     #[error("the connection's actor failed after the hand-over")]
     ActorFailed,
+    /// This host did not send it, but was taken for dead meanwhile: whoever resolves the operation may
+    /// have sent it since, as its contract allows.
+    #[error("this host was taken for dead, and whoever took the operation over may have sent it")]
+    ChangedHands,
     /// The server asked for input before it goes on, and did not get it: it stopped half-way.
     #[error("the server asked for input, and {0}")]
     InputMissing(InputMissing),
@@ -76,6 +80,7 @@ impl UnknownCause {
             Self::CallEnded => "call_ended",
             Self::WrongType(_) => "wrong_type",
             Self::ActorFailed => "actor_failed",
+            Self::ChangedHands => "changed_hands",
             Self::InputMissing(_) => "input_missing",
             Self::InJournal { .. } => "in_journal",
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_supervisor::{
-    CancellationToken, Outcome, ToolAnswer, What,
+    CancellationToken, Outcome, ToolAnswer, ToolContract, What,
     event::{Dropped, Ended},
     journal::{Fact, Settler, State},
 };
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::{answers_on_go, farewells, history, record, state, with_journal};
 use crate::support::{
-    bounded, until,
-    world::{World, charge, echo, everywhere, told, until_told},
+    bounded, initialize, until,
+    world::{Wire, World, charge, echo, everywhere, told, until_told},
 };
 
 /// How a caller comes to know nothing.
@@ -193,6 +193,45 @@ async fn without_a_journal_a_late_answer_is_dropped_and_counted() {
             )
         };
         until_told(&mut events, dropped).await;
+    })
+    .await;
+}
+
+/// Of one attempt among several a server can say that it did not run. What the others did it does not say.
+#[tokio::test]
+async fn a_late_refusal_of_a_repeat_leaves_the_call_unknown() {
+    let refused = json!({"error": {"code": -32602, "message": "no such card"}});
+    let script = json!({"rules": [
+        {"on": "tools/call", "tool": "charge", "generation": 1, "do":
+            ["ledger", {"error": {"code": -32001, "message": "Session terminated"}}]},
+        {"on": "tools/call", "tool": "charge", "generation": 2, "do":
+            [{"touch": "running"}, {"wait_file": "go"}, refused, {"touch": "answered"}]},
+    ]});
+    bounded(async {
+        let world = World::new(Wire::Stdio, initialize(), script).await;
+        let (supervisor, journal) = with_journal().await;
+        let spec = world.spec().contract("charge", ToolContract::Idempotent);
+        let server = supervisor.open("server", spec).await.unwrap();
+        let token = CancellationToken::new();
+        let call = charge().cancelled_by(token.clone());
+        let calling = server.share();
+        let calling = tokio::spawn(async move { calling.call_tool(call).await });
+        world.bed.until_file("running").await;
+        token.cancel();
+        let error = calling.await.unwrap().unwrap_err();
+        assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
+        let before = record(&journal, error.operation()).await;
+        assert_eq!(before.attempts(), 2);
+        world.bed.touch("go");
+        world.bed.until_file("answered").await;
+        // On the same pipe, so that the refusal was read when they are answered.
+        for _ in 0..3 {
+            server.call_tool(echo()).await.unwrap();
+        }
+        let after = record(&journal, error.operation()).await;
+        assert_eq!(after.state, State::OutcomeUnknown, "{after:?}");
+        assert_eq!(after.history, before.history);
+        assert_eq!(world.bed.ran("charge"), 1, "the first attempt ran");
     })
     .await;
 }

@@ -47,6 +47,8 @@ pub struct Fails {
     pub accept: AtomicBool,
     pub dispatching: AtomicBool,
     pub outcome: AtomicBool,
+    /// Whether another host has taken over what is written.
+    pub fenced: AtomicBool,
 }
 
 /// A store in memory that is watched.
@@ -127,6 +129,9 @@ impl Store for Shared {
             other => panic!("a call records no {other:?}"),
         };
         self.0.note(asked);
+        if self.0.fails.fenced.load(Ordering::SeqCst) {
+            return Box::pin(async { Err(StoreError::Fenced) });
+        }
         if fails.load(Ordering::SeqCst) {
             return full();
         }

@@ -102,6 +102,8 @@ impl<'a> Settling<'a> {
         operation.tool = Some(intent.tool.clone());
         operation.key.clone_from(&intent.key);
         operation.attempts = self.record.attempts();
+        // By the call that left it unknown, however this ends.
+        operation.watch.seen.perhaps_sent = true;
         operation.attempted_before = first_attempt_ago(self.record);
         operation.journaled = Some(Box::new(Journaled::new(self.journal, held, None)));
         let span = operation.begin();

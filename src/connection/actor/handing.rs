@@ -31,16 +31,22 @@ impl Working {
                 }
             }
             if let Some(ticket) = self.waiting.pop_front() {
-                self.hand_over(ticket);
+                let taken = self.hand_over(ticket);
+                if !taken && self.health() != Health::Over {
+                    // Its writer failed, and what it has still to read is read. Its end is on its way,
+                    // and what waits goes with that.
+                    break;
+                }
             }
         }
         None
     }
 
-    pub(super) fn hand_over(&mut self, ticket: Arc<Ticket>) {
+    /// `false`: the session takes nothing any more, and the ticket waits in front of all others.
+    pub(super) fn hand_over(&mut self, ticket: Arc<Ticket>) -> bool {
         let Some(session) = self.current.as_ref().and_then(|c| c.session.clone()) else {
             self.waiting.push_back(ticket);
-            return;
+            return false;
         };
         let generation = session.pulse.generation;
         let told = |attempt: &Attempt, moved: bool| {
@@ -77,8 +83,12 @@ impl Working {
                 ticket.refuse(reason);
             }
             // It goes first on the next session.
-            Handing::SessionOver => self.waiting.push_front(ticket),
+            Handing::SessionOver => {
+                self.waiting.push_front(ticket);
+                return false;
+            }
         }
+        true
     }
 
     /// Whether this very session takes operations.

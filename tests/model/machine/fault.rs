@@ -39,6 +39,8 @@ pub enum Fault {
     AbsenceAskedTooEarly,
     /// A host that was taken for dead goes on writing its records.
     NoFencing,
+    /// A host that was taken for dead tells its caller that nothing was sent.
+    NotSentByAFencedHost,
     /// The answer to a request of another session with the same id is taken.
     AnswerOfAnotherSession,
     /// A late answer is told to a caller who was told already.
@@ -59,7 +61,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::ReplayOnLoss,
         Self::HintTakenForContract,
         Self::ReadAskedAThirdTime,
@@ -78,6 +80,7 @@ impl Fault {
         Self::AbsenceTakenForNotSent,
         Self::AbsenceAskedTooEarly,
         Self::NoFencing,
+        Self::NotSentByAFencedHost,
         Self::AnswerOfAnotherSession,
         Self::SecondOutcome,
         Self::RefusedRepeatSettles,

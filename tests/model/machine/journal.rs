@@ -98,6 +98,9 @@ impl<const N: usize> Machine<N> {
         rule(state.is_up(host), "its host does not run")?;
         let job = *state.job(op, host);
         let fenced = job.held != 0 && !self.may_write(state, op, &job);
+        // Who took it over has to take it for sent.
+        let taken_for_sent = state.op(op).record.attempts > 0;
+        let may_be_sent = fenced && taken_for_sent && !self.broken(Fault::NotSentByAFencedHost);
         match job.work {
             // Nobody else knows of it, and nothing was handed over.
             Work::Intended => self.tell_or_rest(state, op, host, Ending::NotSent),
@@ -105,7 +108,7 @@ impl<const N: usize> Machine<N> {
             Work::Known(ending) if job.look == super::Look::None => {
                 let ending = match ending {
                     // Whoever has it now may have sent it.
-                    Ending::NotSent if fenced => Ending::Unknown,
+                    Ending::NotSent if may_be_sent => Ending::Unknown,
                     ending => ending,
                 };
                 self.tell_or_rest(state, op, host, ending);
@@ -138,6 +141,7 @@ impl<const N: usize> Machine<N> {
         }
         if self.broken(Fault::AbandonedTakenForNotSent) {
             record.state = Some(table::State::NotSent);
+            record.said_not_sent = true;
             return Ok(());
         }
         self.enter(record, Event::Abandon)
@@ -209,6 +213,7 @@ impl<const N: usize> Machine<N> {
             Err(_) => return Err(Refused("the journal's table does not allow it")),
         };
         record.state = Some(now);
+        record.said_not_sent |= now == table::State::NotSent;
         let lost_sight = now == table::State::OutcomeUnknown && was != table::State::OutcomeUnknown;
         if now.is_settled() || lost_sight {
             record.owner = None;

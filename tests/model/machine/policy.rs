@@ -24,12 +24,12 @@ impl<const N: usize> Machine<N> {
         )?;
         let contract = self.setting.contracts[usize::from(op)];
         let policy = self.decide(contract, &job) == Decision::Repeat(Duration::ZERO);
-        let at_most_once = contract == Contract::AtMostOnce;
-        let fault = at_most_once && job.session_lost && self.broken(Fault::ReplayOnLoss)
-            || at_most_once && !job.session_lost && self.broken(Fault::HintTakenForContract)
-            || contract == Contract::Read
-                && job.attempts == 2
-                && self.broken(Fault::ReadAskedAThirdTime);
+        let fault = match (contract, self.fault) {
+            (Contract::AtMostOnce, Some(Fault::ReplayOnLoss)) => job.session_lost,
+            (Contract::AtMostOnce, Some(Fault::HintTakenForContract)) => !job.session_lost,
+            (Contract::Read, Some(Fault::ReadAskedAThirdTime)) => job.attempts == 2,
+            _ => false,
+        };
         rule(policy || fault, "the policy does not allow it")?;
         state.op(op).authorised += u8::from(policy);
         let job = state.job(op, host);

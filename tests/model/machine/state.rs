@@ -256,6 +256,8 @@ pub struct Record {
     pub abandoned: bool,
     /// How many attempts were recorded.
     pub attempts: u8,
+    /// Witness: at some time it said that nothing was sent.
+    pub said_not_sent: bool,
 }
 
 /// One host, with its connection to the server.
@@ -335,7 +337,7 @@ impl<const N: usize> Setting<N> {
 
 impl<const N: usize> State<N> {
     /// Removes the requests of which nothing can come any more.
-    pub(super) fn tidy(&mut self) {
+    pub fn tidy(&mut self) {
         for op in &mut self.ops {
             let handed: [bool; HOSTS] = std::array::from_fn(|h| op.jobs[h].work == Work::Handed);
             let mut kept = [Sending::default(); SENDINGS];

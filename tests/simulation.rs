@@ -1,0 +1,199 @@
+//! The real crate in a simulated world: a paused clock, pipes in memory, and an adversary between
+//! host and server who splits, delays, repeats, truncates and cuts at every byte, and kills servers,
+//! sessions and hosts. Everything is drawn from a seed, and a seed reproduces its game exactly.
+//!
+//! `SIM_SEEDS` says how many games are played, from seed `SIM_FROM` on, and `SIM_SEED` plays one and
+//! prints its trace. Seeds that ever broke a promise are in `simulation/corpus.txt` and are always played.
+
+#[path = "simulation/dice.rs"]
+mod dice;
+#[path = "simulation/host.rs"]
+mod host;
+#[path = "simulation/plan.rs"]
+mod plan;
+#[path = "simulation/server.rs"]
+mod server;
+#[path = "simulation/store.rs"]
+mod store;
+#[path = "simulation/trace.rs"]
+mod trace;
+#[path = "simulation/verdict.rs"]
+mod verdict;
+#[path = "simulation/wire.rs"]
+mod wire;
+#[path = "simulation/world.rs"]
+mod world;
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use dice::Dice;
+use plan::Plan;
+use trace::Step;
+use world::Shared;
+
+/// Games in a plain run of the tests: a few seconds.
+const GAMES: u64 = 150;
+
+/// What became of a game.
+struct Played {
+    trace: Vec<Step>,
+    verdict: Result<(), String>,
+    tally: BTreeMap<String, u64>,
+}
+
+fn play(seed: u64) -> Played {
+    let mut dice = Dice::new(seed);
+    let plan = Arc::new(Plan::of(&mut dice));
+    let world = Shared::new(dice);
+    world.with(|world| {
+        world.marks = plan.operations.iter().map(|it| it.mark).collect();
+        world.book.begin(plan.journal, plan.store.0, plan.store.1);
+    });
+    for life in 0..plan.lives.len() {
+        host::live(&world, &plan, life);
+    }
+    world.with(|world| {
+        // What is still to be recorded, the next host would find as the last one left it.
+        world.open_book();
+        let mut tally = BTreeMap::new();
+        verdict::tally(world, &mut tally);
+        let verdict = verdict::judge(world, &plan);
+        Played {
+            trace: std::mem::take(&mut world.trace),
+            verdict,
+            tally,
+        }
+    })
+}
+
+fn written(trace: &[Step]) -> String {
+    trace.iter().fold(String::new(), |mut text, step| {
+        let _ = writeln!(text, "{step}");
+        text
+    })
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name} is {text:?}, which is no number")))
+}
+
+/// Plays many games on all cores, and gives back what they came to, and which broke a promise.
+fn play_all(seeds: std::ops::Range<u64>) -> (BTreeMap<String, u64>, Vec<(u64, String)>) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicU64::new(seeds.start);
+    let mut tally = BTreeMap::new();
+    let mut broken = Vec::new();
+    std::thread::scope(|scope| {
+        let players: Vec<_> = (0..cores)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut tally: BTreeMap<String, u64> = BTreeMap::new();
+                    let mut broken = Vec::new();
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= seeds.end {
+                            return (tally, broken);
+                        }
+                        let played = play(seed);
+                        for (what, many) in played.tally {
+                            *tally.entry(what).or_default() += many;
+                        }
+                        broken.extend(played.verdict.err().map(|why| (seed, why)));
+                    }
+                })
+            })
+            .collect();
+        for player in players {
+            let (some, mut found) = player.join().expect("a game panicked");
+            for (what, many) in some {
+                *tally.entry(what).or_default() += many;
+            }
+            broken.append(&mut found);
+        }
+    });
+    broken.sort();
+    (tally, broken)
+}
+
+fn told(broken: &[(u64, String)]) -> String {
+    broken
+        .iter()
+        .take(20)
+        .fold(String::new(), |mut text, (seed, why)| {
+            let _ = writeln!(text, "SIM_SEED={seed}: {why}");
+            text
+        })
+}
+
+#[test]
+fn every_game_keeps_every_promise() {
+    if let Some(seed) = number("SIM_SEED") {
+        let played = play(seed);
+        print!("{}", written(&played.trace));
+        if let Err(why) = played.verdict {
+            panic!("seed {seed}: {why}");
+        }
+        return;
+    }
+    let from = number("SIM_FROM").unwrap_or_default();
+    let many = number("SIM_SEEDS").unwrap_or(GAMES);
+    let began = Instant::now();
+    let (tally, broken) = play_all(from..from + many);
+    let took = began.elapsed();
+    for (what, times) in &tally {
+        println!("{times:>10}  {what}");
+    }
+    println!(
+        "{many} games in {took:?}, {:.0} a second; {} broke a promise",
+        many as f64 / took.as_secs_f64(),
+        broken.len()
+    );
+    assert!(
+        broken.is_empty(),
+        "{} games:\n{}",
+        broken.len(),
+        told(&broken)
+    );
+}
+
+#[test]
+fn a_seed_reproduces_its_game_exactly() {
+    for seed in 0..number("SIM_TWICE").unwrap_or(12) {
+        let (first, second) = (play(seed).trace, play(seed).trace);
+        let differ = first.iter().zip(&second).position(|(a, b)| a != b);
+        if let Some(at) = differ {
+            panic!("seed {seed}, step {at}:\n  {}\n  {}", first[at], second[at]);
+        }
+        assert_eq!(first.len(), second.len(), "seed {seed}");
+    }
+}
+
+/// The seeds that ever broke a promise, with what they found.
+const CORPUS: &str = include_str!("simulation/corpus.txt");
+
+#[test]
+fn every_seed_that_ever_broke_a_promise_keeps_it() {
+    let lines = CORPUS
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty());
+    for line in lines {
+        let seed = line
+            .split_whitespace()
+            .next()
+            .and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| panic!("the corpus has no seed in {line:?}"));
+        if let Err(why) = play(seed).verdict {
+            panic!("SIM_SEED={seed}: {why}\n(once: {line})");
+        }
+    }
+}
