@@ -40,6 +40,9 @@ const TOKENS: i64 = 1 << 32;
 /// What comes of a request, as rmcp would tell it.
 pub(crate) type Answer = Result<ServerResult, ServiceError>;
 
+/// Whoever hears of answers before those who wait for them.
+type Hearing = dyn Fn(&ServerResult) + Send + Sync;
+
 /// The writer of the stream.
 pub(super) trait Outbox: Send + Sync {
     /// Takes a message, which goes out behind all that was taken before. `Err`: the session is over,
@@ -63,7 +66,7 @@ pub(crate) struct Lane {
     pub(super) first_id: AtomicI64,
     /// Whether the server may ask for something only while it is asked itself.
     pub(super) asks_only_if_asked: AtomicBool,
-    lists: OnceLock<Box<dyn Fn(&ServerResult) + Send + Sync>>,
+    lists: OnceLock<Box<Hearing>>,
 }
 
 #[derive(Default)]

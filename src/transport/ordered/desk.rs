@@ -41,6 +41,10 @@ struct Discover {
 }
 
 /// What the short way made of a frame.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box would cost an allocation for each answer"
+)]
 enum Short {
     Message(ServerJsonRpcMessage),
     /// It answers what nobody waits for any more.
