@@ -111,7 +111,12 @@ async fn between_the_notice_and_the_reading_the_list_is_stale_and_a_use_reads_it
             let world = World::new(wire, era, script).await;
             let (supervisor, server) = open(world.spec()).await;
             let catalog = server.catalog();
-            catalog.tools().await.unwrap();
+            let first = tokio::spawn({
+                let catalog = catalog.clone();
+                async move { catalog.tools().await }
+            });
+            // Where the standing request is acknowledged after that, it is read once more for the first.
+            until("it is read", || catalog.known_tools().is_some()).await;
             change(&world, &server).await;
             until("the notice is heard", || {
                 let known = catalog.known_tools();
@@ -127,6 +132,7 @@ async fn between_the_notice_and_the_reading_the_list_is_stale_and_a_use_reads_it
             let tools = using.await.unwrap().unwrap();
             assert!(tools.stale().is_none());
             assert!(names(&tools).contains(&"late"));
+            first.await.unwrap().unwrap();
             shut_down(supervisor).await;
         })
         .await;
