@@ -91,7 +91,8 @@ impl Caller {
             .give_up()
             .await;
         self.times += 1;
-        self.link = self.town.open(&self.place, self.times).await?;
+        let opening = self.town.open(&self.place, self.times);
+        self.link = tokio::time::timeout(NEVER, opening).await??;
         Ok(())
     }
 

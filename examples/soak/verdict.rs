@@ -124,7 +124,7 @@ pub(crate) fn effects(town: &Town, told: &Told, wrong: &mut Wrong) -> Ending {
             )
         };
         wrong.check(ran <= 1, || what("its effect stands more than once"));
-        wrong.check(ran == 1 || answered == 0 || tool == PEEK, || {
+        wrong.check(ran >= 1 || answered == 0 || tool == PEEK, || {
             what("it was answered, and has no effect")
         });
         wrong.check(ran == 0 || nothing < operations, || {
@@ -152,7 +152,7 @@ pub(crate) fn effects(town: &Town, told: &Told, wrong: &mut Wrong) -> Ending {
             .collect();
         println!("keys by their {what:8}  {}", many.join(", "));
     }
-    wrong.check(by_many.get(&("effects", 1)).is_some(), || {
+    wrong.check(by_many.contains_key(&("effects", 1)), || {
         "no call had an effect".to_owned()
     });
     Ok(())
