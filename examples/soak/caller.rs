@@ -106,7 +106,8 @@ impl Caller {
                 continue;
             }
             match self.dice.random_range(0..100) {
-                0..4 => self.reconnect().await,
+                0 => self.open_anew().await,
+                1..4 => self.reconnect().await,
                 4..12 => self.list().await,
                 _ => self.call().await,
             }
@@ -121,6 +122,20 @@ impl Caller {
                 Err(_) => Became::Never,
             };
             self.told.count("reconnects", became);
+        }
+    }
+
+    /// Closes its connection for everybody, and opens another one of the same name.
+    async fn open_anew(&mut self) {
+        match std::mem::replace(&mut self.link, Link::None) {
+            Link::Owned(owned) => {
+                let became = match tokio::time::timeout(NEVER, owned.close()).await {
+                    Ok(()) => Became::Answered,
+                    Err(_) => Became::Never,
+                };
+                self.told.count("closes", became);
+            }
+            other => self.link = other,
         }
     }
 

@@ -167,7 +167,7 @@ impl Town {
 
     /// The server of the connection of this name.
     pub(crate) fn server_of(&self, name: &str) -> Option<String> {
-        let number = name.rsplit('.').next()?.split('-').nth(1)?;
+        let number = name.split('-').nth(1)?;
         Some(self.server(&Place::of(number.parse().ok()?)))
     }
 
@@ -230,12 +230,10 @@ impl Town {
             &self.plain
         };
         let supervisor = &supervisors[place.number / 3 % 2];
-        let name = format!(
-            "{}-{}-{time}",
-            place.over.as_str().replace('-', ""),
-            place.number
-        );
+        let mut name = format!("{}-{}", place.over.as_str().replace('-', ""), place.number);
         if place.over.is_lent() {
+            // Its owner may take some time to go.
+            name = format!("{name}-{time}");
             return self.lend(place, supervisor, &name).await;
         }
         let mut spec = self
