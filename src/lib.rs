@@ -192,6 +192,29 @@ pub use supervisor::{LentSpec, ShutdownReport, Supervisor};
 pub use tokio_util::sync::CancellationToken;
 pub use toolbox::Toolbox;
 
+/// What the fuzzer in `tests/fuzz` calls. It is there in a build for it alone.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing {
+    use crate::transport::hostile;
+
+    /// A stream of frames, behind two bytes that say how it is cut and where the limit is.
+    pub fn frames(bytes: &[u8]) {
+        hostile::frames(bytes);
+    }
+
+    /// One message of a server.
+    pub fn message(bytes: &[u8]) {
+        hostile::message(bytes);
+    }
+
+    /// An answer over HTTP, behind two bytes that say what was asked and where the limit is.
+    #[cfg(feature = "http")]
+    pub fn exchange(bytes: &[u8]) {
+        hostile::exchange(bytes);
+    }
+}
+
 // The programs in the documents, compiled.
 
 #[cfg(doctest)]

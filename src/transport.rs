@@ -8,8 +8,8 @@ mod calls;
 pub(crate) mod clock;
 mod decode;
 mod frame;
-#[cfg(test)]
-mod hostile;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 mod json;

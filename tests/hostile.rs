@@ -4,6 +4,8 @@
 //!
 //! `FUZZ_CASES` sets the number of cases. What failed once is a test with a name.
 
+#[path = "hostile/checks.rs"]
+mod checks;
 #[path = "hostile/files.rs"]
 mod files;
 #[path = "hostile/texts.rs"]

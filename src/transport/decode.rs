@@ -15,6 +15,8 @@
 //! - A result with a member by which rmcp would have found another type first takes the long way.
 //! - A result without content is the empty result, whatever was asked.
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod agree;
 mod tool;
 
 use std::ops::Range;

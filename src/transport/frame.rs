@@ -155,7 +155,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// How much memory it holds.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn kept(&self) -> usize {
         self.lines.buffer.capacity()
     }

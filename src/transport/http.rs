@@ -9,6 +9,8 @@ mod answer;
 mod endpoint;
 mod exchange;
 mod handshake;
+#[cfg(any(test, fuzzing))]
+pub(super) mod hostile;
 mod late;
 mod reading;
 mod token;
@@ -23,7 +25,7 @@ use std::{
 use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use futures::StreamExt as _;
 use rmcp::{
-    model::{ClientJsonRpcMessage, ErrorData, JsonRpcMessage, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
     transport::streamable_http_client::{StreamableHttpError, StreamableHttpPostResponse},
 };
 
@@ -38,6 +40,7 @@ use reading::{
 
 use super::{Pulse, server_error};
 use crate::{
+    credentials::AccessToken,
     evidence::{Loss, WireFault, WireReport},
     spec::Tokens,
 };
@@ -132,7 +135,7 @@ impl HttpClient {
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let falls_back = self.discover_limit.is_some();
         let exchange = Exchange::of(&message, session_id.is_some(), falls_back);
-        let mut report = WireReport {
+        let report = WireReport {
             in_session: exchange.in_session,
             ..WireReport::default()
         };
@@ -186,16 +189,43 @@ impl HttpClient {
         if let Some(cell) = &exchange.cell {
             cell.finish_write();
         }
+        let resume = |client: &Self, request| answer::Resume {
+            client: client.clone(),
+            request,
+            uri,
+            session_id,
+            limit: if exchange.can_resume {
+                client.max_resumes
+            } else {
+                0
+            },
+            headers: resume_headers,
+            auth: resume_auth,
+        };
+        self.answered(&exchange, report, response, token, resume)
+            .await
+    }
+
+    /// What the head and the body of an answer come to. `resume` tells how its stream is taken up again, if it
+    /// is one.
+    async fn answered(
+        &self,
+        exchange: &Exchange,
+        mut report: WireReport,
+        response: reqwest::Response,
+        token: Option<AccessToken>,
+        resume: impl FnOnce(&Self, RequestId) -> answer::Resume,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
         let status = response.status();
         report.status = Some(status.as_u16());
         if !status.is_success() {
             self.tell_refusal(&mut report, token, response.headers());
-            return self.refused(&exchange, report, response).await;
+            return self.refused(exchange, report, response).await;
         }
         let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
         if accepted && exchange.request.is_some() {
             // No sign of life: whoever waits for the answer has heard nothing.
-            self.report(&exchange, report);
+            self.report(exchange, report);
             return Ok(StreamableHttpPostResponse::Accepted);
         }
         self.pulse.hear();
@@ -208,48 +238,36 @@ impl HttpClient {
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         if media_type_is(response.headers(), "text/event-stream") {
-            let resume = answer::Resume {
-                client: self.clone(),
-                request: id,
-                uri,
-                session_id,
-                limit: if exchange.can_resume {
-                    self.max_resumes
-                } else {
-                    0
-                },
-                headers: resume_headers,
-                auth: resume_auth,
-            };
-            let stream = answer::stream(response, resume, &exchange, report);
+            let resume = resume(self, id);
+            let stream = answer::stream(response, resume, exchange, report);
             return Ok(StreamableHttpPostResponse::Sse(stream, new_session));
         }
         if !media_type_is(response.headers(), "application/json") {
             let fault = WireFault::BadAnswer("its content type is neither JSON nor SSE".into());
-            return Err(self.broken(&exchange, report, fault));
+            return Err(self.broken(exchange, report, fault));
         }
         let body = match self.body(response).await {
             Ok(body) => body,
-            Err(fault) => return Err(self.broken(&exchange, report, fault)),
+            Err(fault) => return Err(self.broken(exchange, report, fault)),
         };
-        let decoded = as_it_came(body, &exchange);
+        let decoded = as_it_came(body, exchange);
         match decoded {
             Ok(answer) if answers(&answer, &id) => {
-                self.report(&exchange, report);
+                self.report(exchange, report);
                 Ok(StreamableHttpPostResponse::Json(answer, new_session))
             }
             Ok(JsonRpcMessage::Error(error)) if error.id.is_none() => {
-                self.report(&exchange, report);
+                self.report(exchange, report);
                 let error = ServerJsonRpcMessage::error(error.error, Some(id));
                 Ok(StreamableHttpPostResponse::Json(error, new_session))
             }
             Ok(_) => {
                 let fault = WireFault::BadAnswer("it answers another request".into());
-                Err(self.broken(&exchange, report, fault))
+                Err(self.broken(exchange, report, fault))
             }
             Err(_) => {
                 let fault = WireFault::BadAnswer("its body is not a message of MCP".into());
-                Err(self.broken(&exchange, report, fault))
+                Err(self.broken(exchange, report, fault))
             }
         }
     }

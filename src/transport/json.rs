@@ -475,7 +475,7 @@ mod tests {
 
         #[test]
         fn a_value_of_a_hostile_server_is_walked_over_if_serde_json_reads_it(
-            text in crate::transport::hostile::value()
+            text in crate::transport::hostile::made::value()
         ) {
             same(&text);
         }

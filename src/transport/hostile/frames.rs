@@ -7,11 +7,9 @@ use std::{
     task::{Context, Poll},
 };
 
-use proptest::prelude::*;
 use serde_json::Value;
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::{bytes, cases, message};
 use crate::transport::frame::{Frame, FrameReader, id_in};
 
 /// A stream that gives its bytes in pieces, and now and then nothing yet.
@@ -94,7 +92,7 @@ fn lines(bytes: &[u8], limit: usize) -> Vec<Read> {
     read
 }
 
-fn at_once<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     match future
         .as_mut()
@@ -105,78 +103,47 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-proptest! {
-    #![proptest_config(cases(64))]
+/// The lines of a stream are the same however it is cut, and what is kept is bounded.
+pub(super) fn same_however_cut(stream: &[u8], sizes: &[usize], limit: usize) {
+    let expected = lines(stream, limit);
+    let (read, kept) = at_once(read(Pieces::of(stream, sizes), limit));
+    assert_eq!(read, expected, "a line beside its limit {limit}");
+    assert!(kept <= 2 * limit + 128 * 1024, "{kept} bytes kept");
+}
 
-    #[test]
-    fn frames_are_the_same_however_the_stream_is_cut_and_memory_is_bounded(
-        messages in prop::collection::vec(bytes(), 0..6),
-        ends in prop::sample::select(vec!["\n", "\r\n", "\n\n"]),
-        sizes in prop::collection::vec(1_usize..3_000, 1..6),
-        small in prop::collection::vec(1_usize..7, 1..4),
-        limit in prop::sample::select(vec![0, 1, 16, 100, 1_000, 100_000]),
-    ) {
-        let stream = messages.join(ends.as_bytes());
-        let expected = lines(&stream, limit);
-        for sizes in [&sizes, &small] {
-            let (read, kept) = at_once(read(Pieces::of(&stream, sizes), limit));
-            prop_assert_eq!(&read, &expected, "a line beside its limit {}", limit);
-            prop_assert!(kept <= 2 * limit + 128 * 1024, "{} bytes kept", kept);
-        }
-    }
-
-    #[test]
-    fn an_id_that_is_found_is_the_id(message in message()) {
-        let Ok(value) = serde_json::from_str::<Value>(&message) else {
-            return Ok(());
-        };
-        let whole = |value: &Value| match value {
-            Value::Number(number) => number.as_i64(),
-            Value::String(text) => text.parse().ok(),
-            _ => None,
-        };
-        // Of a name that comes twice, and one written with escapes, it may find another or none.
-        let names = message.matches("\"id\"").count() + message.matches("i\\u0064").count();
-        if let Some(found) = id_in(message.as_bytes())
-            && names == 1
-        {
-            prop_assert_eq!(value.get("id").and_then(whole), Some(found), "{}", message);
-        }
-    }
-
-    #[test]
-    fn no_bytes_make_the_search_for_an_id_panic(bytes in bytes(), cut in any::<prop::sample::Index>()) {
-        let _ = id_in(&bytes);
-        let _ = id_in(&bytes[..cut.index(bytes.len() + 1)]);
+/// An id that is found without decoding is the id.
+pub(super) fn id_is_the_id(text: &str) {
+    let found = id_in(text.as_bytes());
+    let Ok(value) = serde_json::from_str::<Value>(text) else {
+        return;
+    };
+    let whole = |value: &Value| match value {
+        Value::Number(number) => number.as_i64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    };
+    // Of a name that comes twice, and one written with escapes, it may find another or none.
+    let is_once = text.matches("\"id\"").count() == 1 && !text.contains("\\u");
+    if let Some(found) = found.filter(|_| is_once && value.is_object()) {
+        assert_eq!(value.get("id").and_then(whole), Some(found), "{text}");
     }
 }
 
-#[test]
-fn a_line_without_an_end_is_not_kept() {
-    let stream = tokio::io::AsyncReadExt::take(tokio::io::repeat(b'x'), 64 << 20);
-    let mut reader = FrameReader::new(stream, 10_000);
-    let frame = at_once(reader.next()).unwrap();
-    assert_eq!(frame, Frame::TooLarge(None));
-    assert!(reader.kept() <= 64 * 1024, "{}", reader.kept());
-}
-
-#[test]
-fn a_number_that_is_no_whole_one_is_no_id() {
-    for (frame, id) in [
-        (r#"{"id":7}"#, Some(7)),
-        (r#"{"id": 7 ,"result":{}}"#, Some(7)),
-        (r#"{"id":"7"}"#, Some(7)),
-        (r#"{"id":7.5}"#, None),
-        (r#"{"id":7e1}"#, None),
-        (r#"{"id":"call-7"}"#, None),
-        (r#"{"id":"7 5"}"#, None),
-        (r#"{"id":"\u0037"}"#, None),
-        (r#"{"id":00000000000000000007}"#, None),
-        (r#"{"id":-123456789012345678901}"#, None),
-        (r#"{"id":null}"#, None),
-        (r#"{"id":[7]}"#, None),
-        (r#"{"id":{"id":7}}"#, None),
-    ] {
-        assert_eq!(id_in(frame.as_bytes()), id, "{frame}");
+/// Both, for any bytes: the first two say how the rest is cut, and where the limit is.
+pub(crate) fn frames(bytes: &[u8]) {
+    let [cut, limit, stream @ ..] = bytes else {
+        return;
+    };
+    let sizes = [
+        1 + usize::from(cut & 7),
+        1 + usize::from(cut >> 3) * 40,
+        3_000,
+    ];
+    let limit = [0, 1, 16, 100, 1_000, 100_000][usize::from(*limit) % 6];
+    same_however_cut(stream, &sizes, limit);
+    for line in stream.split(|byte| *byte == b'\n') {
+        if let Ok(text) = str::from_utf8(line) {
+            id_is_the_id(text);
+        }
     }
 }

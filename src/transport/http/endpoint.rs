@@ -201,7 +201,7 @@ pub(crate) fn provide_cryptography() {
 }
 
 /// The one way in which this crate builds an HTTP client: one that sends once.
-fn client(http2_prior_knowledge: bool) -> Result<reqwest::Client, SpecError> {
+pub(super) fn client(http2_prior_knowledge: bool) -> Result<reqwest::Client, SpecError> {
     #[cfg(feature = "tls")]
     provide_cryptography();
     let mut builder = reqwest::Client::builder()
