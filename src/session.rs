@@ -166,6 +166,7 @@ impl Session {
             // A channel that is closed is that of a session that is over.
             let _ = poll_once(sent);
         }
+        self.pulse.calls.also_on(&lane);
         lane.open(newer, lists);
         let mut said = Said::default();
         if newer {
@@ -184,7 +185,8 @@ impl Session {
         if self.is_over() {
             return Err(NotTaken::Ended);
         }
-        if let Some(OwnWay { lane, .. }) = &self.lane {
+        let lane = self.lane.as_ref().map(|way| &way.lane);
+        if let Some(lane) = lane.filter(|lane| lane.takes_notifications()) {
             lane.tell(notification).map_err(|_| NotTaken::Ended)?;
             return Ok(Told {
                 pulse: Arc::clone(&self.pulse),
@@ -286,7 +288,8 @@ impl Session {
             return Err(NotTaken::Ended);
         }
         self.has(request)?;
-        if let Some(way) = self.lane.as_ref().filter(|_| !along.standing) {
+        let by_lane = |way: &&OwnWay| !along.standing && way.lane.takes(request, along.late);
+        if let Some(way) = self.lane.as_ref().filter(by_lane) {
             return self.by_the_lane(way, request, cell, along);
         }
         // It is kept, because it may be taken back and handed over again.

@@ -20,7 +20,7 @@ use crate::{
     transport::{
         Pulse,
         decode::{Answer, LARGE, Wanted},
-        frame::{Line, Lines, id_in},
+        frame::{Line, Lines, id_in, number_of},
         lane::Lane,
     },
 };
@@ -397,12 +397,4 @@ impl Desk {
 /// A frame without the byte order mark that some servers put before it.
 fn without_mark(line: &[u8]) -> &[u8] {
     line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line)
-}
-
-/// An id as a number. Some servers send it back as a text.
-fn number_of(id: &RequestId) -> Option<i64> {
-    match id {
-        RequestId::Number(n) => Some(*n),
-        RequestId::String(s) => s.parse().ok(),
-    }
 }
