@@ -477,9 +477,10 @@ async fn a_call_in_2026_07_28_says_in_headers_what_it_is_and_the_arguments_that_
         ]}));
         let server = bed.http().await;
         let (supervisor, connection) = open(server.spec(Era::Discover)).await;
-        let in_a_region = || ToolCall::new("by_region").arguments(json!({"region": "eu west"}));
+        let in_a_region = || ToolCall::new("by_region", json!({"region": "eu west"}));
         connection.call_tool(echo()).await.unwrap();
-        connection.call_tool(ToolCall::new("größer")).await.unwrap();
+        let named = ToolCall::new("größer", json!({}));
+        connection.call_tool(named).await.unwrap();
         connection.list_tools(Page::first()).await.unwrap();
         connection.call_tool(in_a_region()).await.unwrap();
         connection.call_tool(echo()).await.unwrap();

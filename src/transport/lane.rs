@@ -39,8 +39,9 @@ use crate::evidence::{DispatchCell, WireFault, WireReport};
 /// Where the lane's progress tokens begin, so that none is one of rmcp's, which count from zero.
 const TOKENS: i64 = 1 << 32;
 
-/// What comes of a request, as rmcp would tell it.
-pub(crate) type Answer = Result<ServerResult, ServiceError>;
+/// What comes of a request, as rmcp would tell it. A result is boxed where it is made: it is handed on
+/// many times, and is a few hundred bytes.
+pub(crate) type Answer = Result<Box<ServerResult>, ServiceError>;
 
 /// Whoever hears of answers before those who wait for them.
 type Hearing = dyn Fn(&ServerResult) + Send + Sync;
@@ -252,6 +253,11 @@ impl Lane {
         }
     }
 
+    /// What the request with this id waits for.
+    pub(super) fn waits_for(&self, number: i64) -> Option<Wanted> {
+        Some(self.waiting().by_id.get(&number)?.wanted)
+    }
+
     /// What the request with this id waits for, and its cell.
     pub(super) fn wanted(&self, number: i64) -> Option<(Wanted, Arc<DispatchCell>)> {
         let waiting = self.waiting();
@@ -260,7 +266,7 @@ impl Lane {
     }
 
     /// Gives an answer to whoever waits for it. `false`: nobody does.
-    pub(super) fn settle(&self, number: i64, answer: Result<ServerResult, ErrorData>) -> bool {
+    pub(super) fn settle(&self, number: i64, answer: Result<Box<ServerResult>, ErrorData>) -> bool {
         let Some(asked) = self.waiting().by_id.remove(&number) else {
             return false;
         };

@@ -26,7 +26,9 @@ use rmcp::{
 use tokio::sync::mpsc;
 
 use super::{
-    Handshake, HttpClient, PROTOCOL_VERSION, Posts, Pulse, RESERVED, lane::FIRST_ID, reading::chain,
+    Handshake, HttpClient, PROTOCOL_VERSION, Posts, Pulse, RESERVED,
+    lane::{FIRST_ID, OnStream},
+    reading::chain,
 };
 use crate::{
     event::Dropped,
@@ -186,7 +188,7 @@ struct Way {
     posts: Posts,
     lane: Arc<Lane>,
     /// What came on the streams of the lane's answers.
-    heard: mpsc::Receiver<ServerJsonRpcMessage>,
+    heard: mpsc::Receiver<OnStream>,
     /// rmcp has the request that stands for those of the lane.
     anchored: bool,
 }
@@ -195,6 +197,13 @@ impl HttpTransport {
     /// The way of the session's tool calls past rmcp.
     pub(crate) fn lane(&self) -> (Posts, Arc<Lane>) {
         (self.way.posts.clone(), Arc::clone(&self.way.lane))
+    }
+
+    /// Ends the session, and the exchanges that have no answer yet.
+    fn end(&self) {
+        self.pulse.end(Loss::Ended("its client service stopped"));
+        // After the end, by which whoever waits is to judge.
+        self.way.lane.close();
     }
 
     /// Leaves rmcp what is its own: the answer to a call on the lane may come by the standing stream.
@@ -214,7 +223,7 @@ impl HttpTransport {
             return Some(message);
         };
         let answer = match message {
-            JsonRpcMessage::Response(response) => Ok(response.result),
+            JsonRpcMessage::Response(response) => Ok(Box::new(response.result)),
             JsonRpcMessage::Error(error) => Err(error.error),
             other => return Some(other),
         };
@@ -253,7 +262,13 @@ impl Transport<RoleClient> for HttpTransport {
             let may_ask = self.way.anchored || !bound;
             let message = tokio::select! {
                 message = self.way.worker.receive() => message,
-                Some(message) = self.way.heard.recv(), if may_ask => return Some(message),
+                Some(heard) = self.way.heard.recv(), if may_ask => match heard {
+                    OnStream::Beside(message) => return Some(message),
+                    OnStream::Answer(number, answer) => {
+                        self.way.posts.settle(number, answer);
+                        continue;
+                    }
+                },
             };
             let Some(message) = message else {
                 self.pulse.end(Loss::Closed {
@@ -269,15 +284,17 @@ impl Transport<RoleClient> for HttpTransport {
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
+        // After a handshake that failed there may be another one.
+        if self.way.posts.has_begun() {
+            self.end();
+        }
         self.way.worker.close().await
     }
 }
 
 impl Drop for HttpTransport {
     fn drop(&mut self) {
-        self.pulse.end(Loss::Ended("its client service stopped"));
-        // After the end, by which whoever waits is to judge.
-        self.way.lane.close();
+        self.end();
     }
 }
 

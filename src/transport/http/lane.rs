@@ -76,7 +76,15 @@ struct Shared {
     /// Tools whose arguments go into headers.
     by_header: Mutex<HashSet<String>>,
     /// For what comes on the streams of answers, beside the answers.
-    heard: mpsc::Sender<ServerJsonRpcMessage>,
+    heard: mpsc::Sender<OnStream>,
+}
+
+/// What came on the stream of an answer.
+pub(super) enum OnStream {
+    /// What rmcp is to hear.
+    Beside(ServerJsonRpcMessage),
+    /// The answer to the request of this number, behind what came before it.
+    Answer(i64, ServerJsonRpcMessage),
 }
 
 /// What is the same in all requests of a session.
@@ -93,9 +101,7 @@ struct Opened {
 
 impl Posts {
     /// What puts requests into exchanges, the lane that it serves, and what it hears for rmcp.
-    pub(super) fn new(
-        client: HttpClient,
-    ) -> (Self, Arc<Lane>, mpsc::Receiver<ServerJsonRpcMessage>) {
+    pub(super) fn new(client: HttpClient) -> (Self, Arc<Lane>, mpsc::Receiver<OnStream>) {
         let (heard, hears) = mpsc::channel(HEARD);
         let posts = Self(Arc::new(Shared {
             client,
@@ -156,7 +162,10 @@ impl Posts {
     fn hand_over(&self, outgoing: Outgoing) -> Result<(), Closed> {
         let Outgoing { message, cell } = outgoing;
         let shared = Arc::clone(&self.0);
-        if self.0.opened.get().is_none() || self.0.client.pulse.is_ended() {
+        let Some(opened) = self.0.opened.get() else {
+            return Err(Closed);
+        };
+        if self.0.client.pulse.is_ended() {
             return Err(Closed);
         }
         match message {
@@ -167,11 +176,23 @@ impl Posts {
                     lane.runs(number, task.abort_handle());
                 }
             }
+            // The newer revisions take the end of an exchange for a cancel, which is all there is to tell.
+            Message::Whole { .. } if opened.newer => {}
             Message::Whole { message, .. } => {
                 self.0.runtime.spawn(shared.tell(*message));
             }
         }
         Ok(())
+    }
+
+    /// Whether the handshake is over.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.opened.get().is_some()
+    }
+
+    /// Gives an answer to whoever waits for it.
+    pub(super) fn settle(&self, number: i64, answer: ServerJsonRpcMessage) {
+        self.0.settle(number, answer);
     }
 }
 
@@ -273,8 +294,12 @@ impl Shared {
         let Some(lane) = self.lane() else { return };
         match answer {
             // Where nobody waits any more, nobody needs to hear of it.
-            JsonRpcMessage::Response(response) => drop(lane.settle(number, Ok(response.result))),
-            JsonRpcMessage::Error(error) => drop(lane.settle(number, Err(error.error))),
+            JsonRpcMessage::Response(response) => {
+                let _ = lane.settle(number, Ok(Box::new(response.result)));
+            }
+            JsonRpcMessage::Error(error) => {
+                let _ = lane.settle(number, Err(error.error));
+            }
             _ => lane.fail(number, not_answered()),
         }
     }
@@ -285,7 +310,7 @@ impl Shared {
         }
     }
 
-    /// Reads the stream of an answer, until the answer.
+    /// Reads the stream of an answer, until the answer. What came before it is heard before it.
     async fn read(
         &self,
         mut events: BoxStream<'static, Result<Sse, SseError>>,
@@ -294,13 +319,19 @@ impl Shared {
         let Some(RequestId::Number(number)) = exchange.request else {
             return;
         };
+        let mut beside = false;
         while let Some(Ok(event)) = events.next().await {
             let Some(message) = event.data.map(|text| as_text_came(text, exchange)) else {
                 continue;
             };
             match message {
                 Ok(answer @ (JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_))) => {
-                    self.settle(number, answer);
+                    if beside {
+                        // Where rmcp has stopped, the session is over.
+                        let _ = self.heard.send(OnStream::Answer(number, answer)).await;
+                    } else {
+                        self.settle(number, answer);
+                    }
                     let rest = async { while events.next().await.is_some() {} };
                     // Late, the connection is closed instead of being used again.
                     let _ = tokio::time::timeout(DRAIN, rest).await;
@@ -311,8 +342,8 @@ impl Shared {
                         let on = OnStreamOf(RequestId::Number(number));
                         request.request.extensions_mut().insert(on);
                     }
-                    // Where rmcp has stopped, the session is over.
-                    let _ = self.heard.send(message).await;
+                    beside = true;
+                    let _ = self.heard.send(OnStream::Beside(message)).await;
                 }
                 Err(_) => {}
             }
@@ -320,9 +351,9 @@ impl Shared {
         self.fail(number, not_answered());
     }
 
-    /// Posts a notification, where the revision has one for it. There is nobody to tell how it went.
+    /// Posts a notification. There is nobody to tell how it went.
     async fn tell(self: Arc<Self>, notification: ClientJsonRpcMessage) {
-        let Some(opened) = self.opened.get().filter(|opened| !opened.newer) else {
+        let Some(opened) = self.opened.get() else {
             return;
         };
         let posting = self.client.post(

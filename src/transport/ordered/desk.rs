@@ -170,10 +170,28 @@ impl Desk {
         }
         let text = str::from_utf8(line);
         let answer = text.ok().and_then(Answer::walk);
+        if let Some(answer) = &answer
+            && self.settled_on_lane(answer)
+        {
+            return None;
+        }
         match answer.map_or(Short::LongWay, |answer| self.short_way(&answer)) {
             Short::LongWay => self.long_way(line, whole),
             short => self.went(short),
         }
+    }
+
+    /// Whether it was an answer that whoever waits on the lane was given.
+    fn settled_on_lane(&self, answer: &Answer<'_>) -> bool {
+        if self.local(&RequestId::Number(answer.id)).is_ok() {
+            return false;
+        }
+        let wanted = self.lane.waits_for(answer.id);
+        let Some(said) = wanted.and_then(|wanted| answer.said(wanted)) else {
+            return false;
+        };
+        self.pulse.hear();
+        self.lane.settle(answer.id, said)
     }
 
     /// A large frame is taken out of the buffer, so that a result can stay where it is.
@@ -292,7 +310,7 @@ impl Desk {
             None => {
                 let number = number_of(id);
                 let answer = match message {
-                    JsonRpcMessage::Response(response) => Ok(response.result),
+                    JsonRpcMessage::Response(response) => Ok(Box::new(response.result)),
                     JsonRpcMessage::Error(error) => Err(error.error),
                     other => return Some(Heard::Message(other)),
                 };
