@@ -11,16 +11,13 @@ mod exchange;
 mod handshake;
 #[cfg(any(test, fuzzing))]
 pub(super) mod hostile;
+mod lane;
 mod late;
 mod reading;
 mod token;
 mod worker;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use futures::StreamExt as _;
@@ -34,6 +31,7 @@ pub(crate) use endpoint::Endpoint;
 pub(crate) use endpoint::provide_cryptography;
 use exchange::Exchange;
 pub(crate) use handshake::Handshake;
+pub(crate) use lane::Posts;
 use reading::{
     answers, as_it_came, chain, drain, fault_of, media_type_is, message_in, not_known, text_header,
 };
@@ -59,6 +57,9 @@ const RESERVED: [HeaderName; 6] = [
     header::TRANSFER_ENCODING,
 ];
 
+/// The kinds of answers to a POST.
+const ACCEPT_ANSWER: &str = "application/json, text/event-stream";
+
 /// The most room that is made for a body before it has come.
 const ROOM: usize = 1024 * 1024;
 
@@ -78,6 +79,13 @@ pub(crate) enum HttpError {
     Status(u16),
     #[error("{0}")]
     Fault(WireFault),
+}
+
+/// The value of the header that shows a token.
+fn authorization(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 #[derive(Clone)]
@@ -135,29 +143,15 @@ impl HttpClient {
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let falls_back = self.discover_limit.is_some();
         let exchange = Exchange::of(&message, session_id.is_some(), falls_back);
-        let report = WireReport {
-            in_session: exchange.in_session,
-            ..WireReport::default()
-        };
-        let body = serde_json::to_vec(&message).map_err(|e| {
-            self.broken(
-                &exchange,
-                report.clone(),
-                WireFault::Unencodable(e.to_string()),
-            )
-        })?;
-        let accept = "application/json, text/event-stream";
+        let body =
+            serde_json::to_vec(&message).map_err(|e| self.unencodable(&exchange, e.to_string()))?;
         let (resume_headers, resume_auth) = (headers.clone(), auth.clone());
-        let token = self.token(exchange.cell.as_deref()).await;
-        let token = token.map_err(|fault| match fault {
-            Some(fault) => self.broken(&exchange, report.clone(), fault),
-            None => StreamableHttpError::Client(HttpError::SessionOver),
-        })?;
+        let token = self.token_for(&exchange).await?;
         let auth = token.as_ref().map(|t| t.secret().to_owned()).or(auth);
         let request = self
             .request(
                 self.http.post(uri.as_ref()),
-                accept,
+                ACCEPT_ANSWER,
                 session_id.as_ref(),
                 auth,
                 headers,
@@ -165,10 +159,41 @@ impl HttpClient {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)
             .build()
-            .map_err(|e| {
-                let why = chain(&e.without_url());
-                self.broken(&exchange, report.clone(), WireFault::Unencodable(why))
-            })?;
+            .map_err(|e| self.unencodable(&exchange, chain(&e.without_url())))?;
+        self.exchange(&exchange, request, token, |request| answer::Resume {
+            client: self.clone(),
+            request,
+            uri,
+            session_id,
+            headers: resume_headers,
+            auth: resume_auth,
+        })
+        .await
+    }
+
+    /// A message that was not sent because it cannot be written.
+    fn unencodable(&self, exchange: &Exchange, why: String) -> Failure {
+        self.broken(exchange, exchange.report(), WireFault::Unencodable(why))
+    }
+
+    /// The token to send, or why nothing is sent.
+    async fn token_for(&self, exchange: &Exchange) -> Result<Option<AccessToken>, Failure> {
+        let token = self.token(exchange.cell.as_deref()).await;
+        token.map_err(|fault| match fault {
+            Some(fault) => self.broken(exchange, exchange.report(), fault),
+            None => StreamableHttpError::Client(HttpError::SessionOver),
+        })
+    }
+
+    /// Sends one request, once, and reads its answer.
+    async fn exchange(
+        &self,
+        exchange: &Exchange,
+        request: reqwest::Request,
+        token: Option<AccessToken>,
+        resume: impl FnOnce(RequestId) -> answer::Resume,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let report = exchange.report();
         // A session that is over gets nothing more: its id is not used again, and what still waited
         // here goes out on the next session.
         if self.pulse.is_ended() {
@@ -185,36 +210,22 @@ impl HttpClient {
             .http
             .execute(request)
             .await
-            .map_err(|e| self.broken(&exchange, report.clone(), fault_of(e)))?;
+            .map_err(|e| self.broken(exchange, report.clone(), fault_of(e)))?;
         if let Some(cell) = &exchange.cell {
             cell.finish_write();
         }
-        let resume = |client: &Self, request| answer::Resume {
-            client: client.clone(),
-            request,
-            uri,
-            session_id,
-            limit: if exchange.can_resume {
-                client.max_resumes
-            } else {
-                0
-            },
-            headers: resume_headers,
-            auth: resume_auth,
-        };
-        self.answered(&exchange, report, response, token, resume)
+        self.answered(exchange, report, response, token, resume)
             .await
     }
 
-    /// What the head and the body of an answer come to. `resume` tells how its stream is taken up again, if it
-    /// is one.
+    /// What the head of an answer comes to, and its body where that is one message.
     async fn answered(
         &self,
         exchange: &Exchange,
         mut report: WireReport,
         response: reqwest::Response,
         token: Option<AccessToken>,
-        resume: impl FnOnce(&Self, RequestId) -> answer::Resume,
+        resume: impl FnOnce(RequestId) -> answer::Resume,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let status = response.status();
         report.status = Some(status.as_u16());
@@ -230,16 +241,15 @@ impl HttpClient {
         }
         self.pulse.hear();
         let new_session = text_header(response.headers(), SESSION_ID);
-        if new_session.is_some() {
-            self.handshake.has_session.store(true, Ordering::Release);
+        if let Some(session_id) = new_session.as_deref().filter(|_| exchange.is_handshake) {
+            self.handshake.assign(session_id);
         }
         let Some(id) = exchange.request.clone() else {
             drain(response).await;
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         if media_type_is(response.headers(), "text/event-stream") {
-            let resume = resume(self, id);
-            let stream = answer::stream(response, resume, exchange, report);
+            let stream = answer::stream(response, resume(id), exchange, report);
             return Ok(StreamableHttpPostResponse::Sse(stream, new_session));
         }
         if !media_type_is(response.headers(), "application/json") {
@@ -343,10 +353,7 @@ impl HttpClient {
         if let Some(id) = session_id.and_then(|id| HeaderValue::from_str(id).ok()) {
             all.insert(SESSION_ID, id);
         }
-        if let Some(token) = auth
-            && let Ok(mut value) = HeaderValue::try_from(format!("Bearer {token}"))
-        {
-            value.set_sensitive(true);
+        if let Some(value) = auth.as_deref().and_then(authorization) {
             all.insert(header::AUTHORIZATION, value);
         }
         request.headers(all)

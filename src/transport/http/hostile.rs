@@ -11,7 +11,7 @@ use rmcp::{
 };
 
 use super::{Handshake, HttpClient, HttpError, Pulse, answer, exchange::Exchange};
-use crate::{evidence::WireReport, operation::Generation, transport::decode::Wanted};
+use crate::{operation::Generation, transport::decode::Wanted};
 
 /// The request that is answered.
 const ASKED: RequestId = RequestId::Number(7);
@@ -40,17 +40,12 @@ pub(crate) fn exchange(bytes: &[u8]) {
         outlives: false,
     };
     let client = client(limit_bytes);
-    let report = WireReport {
-        in_session: exchange.in_session,
-        ..WireReport::default()
-    };
-    let resume = |client: &HttpClient, request| answer::Resume {
+    // Nothing is asked for in here: the client may not resume.
+    let resume = |request| answer::Resume {
         client: client.clone(),
         request,
         uri: Arc::from("http://localhost/"),
         session_id: None,
-        // Nothing is asked for in here.
-        limit: 0,
         headers: HashMap::new(),
         auth: None,
     };
@@ -59,7 +54,7 @@ pub(crate) fn exchange(bytes: &[u8]) {
     RUNTIME.with(|runtime| {
         runtime.block_on(async {
             let made = client
-                .answered(&exchange, report, response, None, resume)
+                .answered(&exchange, exchange.report(), response, None, resume)
                 .await;
             judge(made, status, body, limit_bytes).await;
         });
