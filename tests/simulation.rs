@@ -5,10 +5,16 @@
 //! `SIM_SEEDS` says how many games are played, from seed `SIM_FROM` on, and `SIM_SEED` plays one and
 //! prints its trace. Seeds that ever broke a promise are in `simulation/corpus.txt` and are always played.
 
+#[path = "simulation/conform.rs"]
+mod conform;
 #[path = "simulation/dice.rs"]
 mod dice;
 #[path = "simulation/host.rs"]
 mod host;
+#[path = "model/kept.rs"]
+mod kept;
+#[path = "model/machine.rs"]
+mod machine;
 #[path = "simulation/plan.rs"]
 mod plan;
 #[path = "simulation/server.rs"]
@@ -34,6 +40,7 @@ use std::{
     time::Instant,
 };
 
+use conform::Followed;
 use dice::Dice;
 use plan::Plan;
 use trace::Step;
@@ -46,6 +53,8 @@ const GAMES: u64 = 150;
 struct Played {
     trace: Vec<Step>,
     verdict: Result<(), String>,
+    /// How far the model went along, or which step it does not allow.
+    followed: Result<Followed, String>,
     tally: BTreeMap<String, u64>,
 }
 
@@ -66,9 +75,14 @@ fn play(seed: u64) -> Played {
         let mut tally = BTreeMap::new();
         verdict::tally(world, &mut tally);
         let verdict = verdict::judge(world, &plan);
+        let trace = std::mem::take(&mut world.trace);
+        let refused = world.book.refused.iter().copied();
+        let refused = refused.filter_map(world::number_of).collect();
+        let followed = conform::follow(&trace, &plan, &refused);
         Played {
-            trace: std::mem::take(&mut world.trace),
+            trace,
             verdict,
+            followed,
             tally,
         }
     })
@@ -108,7 +122,8 @@ fn play_all(seeds: std::ops::Range<u64>) -> (BTreeMap<String, u64>, Vec<(u64, St
                         for (what, many) in played.tally {
                             *tally.entry(what).or_default() += many;
                         }
-                        broken.extend(played.verdict.err().map(|why| (seed, why)));
+                        let why = played.verdict.err().or(played.followed.err());
+                        broken.extend(why.map(|why| (seed, why)));
                     }
                 })
             })
@@ -140,7 +155,7 @@ fn every_game_keeps_every_promise() {
     if let Some(seed) = number("SIM_SEED") {
         let played = play(seed);
         print!("{}", written(&played.trace));
-        if let Err(why) = played.verdict {
+        if let Err(why) = played.verdict.and(played.followed.map(drop)) {
             panic!("seed {seed}: {why}");
         }
         return;

@@ -133,6 +133,11 @@ fn work<const N: usize>(
     let patient = is_the_next(world, op);
     match job.work {
         Work::Nothing | Work::Settled(_) => {}
+        Work::Withdrawn => {
+            moves.free(record(Fact::AcceptedWithAttempt));
+            moves.free(record(Fact::Ended(Ending::NotSent)));
+            moves.free(Step::RecordFailed { op, host });
+        }
         Work::Intended => {
             moves.free(record(Fact::Accepted));
             moves.free(record(Fact::AcceptedWithAttempt));

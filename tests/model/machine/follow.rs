@@ -72,6 +72,7 @@ impl Step {
             Self::Called { op, host }
             | Self::Mailed { op, host }
             | Self::Refused { op, host }
+            | Self::Misplaced { op, host }
             | Self::GivenUp { op, host }
             | Self::LostSight { op, host }
             | Self::TakenBack { op, host }
@@ -103,7 +104,8 @@ impl Step {
             | Self::Closed { .. }
             | Self::Crashed { .. }
             | Self::LeaseOver { .. }
-            | Self::Restarted { .. } => None,
+            | Self::Restarted { .. }
+            | Self::Lent { .. } => None,
         }
     }
 }
@@ -122,6 +124,7 @@ fn unseen<const N: usize>(state: &State<N>, op: u8, host: u8) -> Vec<Step> {
         Step::TakenBack { op, host },
         Step::GivenUp { op, host },
         Step::Refused { op, host },
+        Step::Misplaced { op, host },
         Step::LostSight { op, host },
         Step::Repeated { op, host },
         Step::LookUpServed { op, host },

@@ -3,7 +3,7 @@
 use mcp_supervisor::journal::table::{self, Event, next};
 
 use super::{
-    Caller, Contract, Ending, Fault, Job, Journal, Machine, Record, State, Work,
+    Caller, Ending, Fault, Job, Journal, Machine, Record, State, Work,
     step::{Fact, Refused, rule},
 };
 
@@ -19,7 +19,11 @@ impl<const N: usize> Machine<N> {
         let job = *state.job(op, host);
         match fact {
             Fact::Accepted | Fact::AcceptedWithAttempt => {
-                rule(job.work == Work::Intended, "no intent is to be recorded")?;
+                let withdrawn = job.work == Work::Withdrawn;
+                rule(
+                    job.work == Work::Intended || withdrawn,
+                    "no intent is to be recorded",
+                )?;
                 rule(state.op(op).record.state.is_none(), "it is there already")?;
                 let at_once = fact == Fact::AcceptedWithAttempt;
                 state.op(op).record = Record {
@@ -31,10 +35,13 @@ impl<const N: usize> Machine<N> {
                 let job = state.job(op, host);
                 job.held = 1;
                 job.work = Work::Due;
-                match at_once {
-                    true => self.dispatching(state, op, host),
-                    false => Ok(()),
+                if at_once {
+                    self.dispatching(state, op, host)?;
                 }
+                if withdrawn {
+                    state.job(op, host).work = Work::Withdrawn;
+                }
+                Ok(())
             }
             Fact::Dispatching => self.dispatching(state, op, host),
             Fact::Ended(ending) => self.over(state, op, host, ending),
@@ -65,8 +72,9 @@ impl<const N: usize> Machine<N> {
     /// How it ended is durable.
     fn over(&self, state: &mut State<N>, op: u8, host: u8, ending: Ending) -> Result<(), Refused> {
         let job = *state.job(op, host);
+        let withdrawn = job.work == Work::Withdrawn && ending == Ending::NotSent;
         rule(
-            job.work == Work::Known(ending) && job.look == super::Look::None,
+            withdrawn || job.work == Work::Known(ending) && job.look == super::Look::None,
             "that is not what is known of it",
         )?;
         rule(
@@ -113,6 +121,7 @@ impl<const N: usize> Machine<N> {
                 };
                 self.tell_or_rest(state, op, host, ending);
             }
+            Work::Withdrawn => *state.job(op, host) = Job::default(),
             _ => return Err(Refused("nothing is to be recorded")),
         }
         Ok(())
@@ -150,7 +159,7 @@ impl<const N: usize> Machine<N> {
     pub(super) fn claimed(&self, state: &mut State<N>, op: u8, host: u8) -> Result<(), Refused> {
         rule(state.is_up(host), "its host does not run")?;
         let contract = self.setting.contracts[usize::from(op)];
-        let may = !matches!(contract, Contract::AtMostOnce | Contract::Read) && !self.setting.lent;
+        let may = contract.resolves() && !self.setting.lent;
         rule(may, "nothing may be sent to resolve it")?;
         let rests = state.job(op, host).work == Work::Nothing;
         rule(rests, "this host works on it")?;

@@ -26,6 +26,9 @@ pub enum Step {
     /// What waits in the mailbox or behind it is refused: closed, circuit open, start failed, no room, or
     /// its deadline passed there.
     Refused { op: u8, host: u8 },
+    /// A repeat that was compared with the tools of one session waits, and that session is not in force
+    /// any more. It was not sent, and that is no answer.
+    Misplaced { op: u8, host: u8 },
     /// The wait for what was handed over ends, and the recall is won: it was not and will not be sent.
     GivenUp { op: u8, host: u8 },
     /// The wait for what was handed over ends, and writing had begun: nobody knows. The session ended, a
@@ -107,6 +110,8 @@ pub enum Step {
     LeaseOver { host: u8 },
     /// It starts again.
     Restarted { host: u8 },
+    /// A caller of a host that started again lends it another session.
+    Lent { host: u8 },
 }
 
 /// What is recorded.
