@@ -91,6 +91,7 @@ impl<const N: usize> Machine<N> {
             Step::LostSight { op, host } => self.lost_sight(state, op, host),
             Step::Left { op } => self.left(state, op),
             Step::Told { op, ending } => self.told(state, op, ending),
+            Step::ToldUnrecorded { op, ending } => self.told_unrecorded(state, op, ending),
 
             Step::Opening { host, asked } => self.opening(state, host, asked),
             Step::Opened { host } => self.opened(state, host),

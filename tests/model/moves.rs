@@ -133,9 +133,9 @@ fn work<const N: usize>(
     let patient = is_the_next(world, op);
     match job.work {
         Work::Nothing | Work::Settled(_) => {}
-        Work::Withdrawn => {
+        Work::Owed(ending) => {
             moves.free(record(Fact::AcceptedWithAttempt));
-            moves.free(record(Fact::Ended(Ending::NotSent)));
+            moves.free(record(Fact::Ended(ending)));
             moves.free(Step::RecordFailed { op, host });
         }
         Work::Intended => {

@@ -13,6 +13,8 @@ mod connection;
 mod operation;
 #[path = "conform/wire.rs"]
 mod wire;
+#[path = "conform/wrong.rs"]
+pub(super) mod wrong;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,6 +37,7 @@ const HOST: u8 = 0;
 /// How much of a game the model had a say in.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Followed {
+    pub(super) games: u64,
     /// Operations that were asked for, and followed.
     pub(super) operations: u64,
     /// Operations that were asked for, and left out.
@@ -50,18 +53,21 @@ pub(super) fn follow(
     refused: &BTreeSet<usize>,
 ) -> Result<Followed, String> {
     let ahead = Ahead::of(trace, plan);
-    let mut followed = Followed::default();
+    let mut followed = Followed {
+        games: 1,
+        ..Followed::default()
+    };
     for connection in 0..CONNECTIONS.len() {
         let asked: Vec<usize> = ahead.asked_of(plan, connection);
-        let modelled = |it: &usize| is_modelled(&ahead, plan, refused, *it);
+        let modelled = |it: &usize| is_modelled(&ahead, plan, *it);
         let (operations, left_out): (Vec<_>, Vec<_>) = asked.into_iter().partition(modelled);
         followed.operations += operations.len() as u64;
         followed.left_out += left_out.len() as u64;
         // Fewer operations are followed faster.
         let steps = match operations.len() {
-            0..=4 => Follower::<4>::all(&ahead, plan, connection, &operations),
-            5..=8 => Follower::<8>::all(&ahead, plan, connection, &operations),
-            _ => Follower::<24>::all(&ahead, plan, connection, &operations),
+            0..=4 => Follower::<4>::all(&ahead, plan, refused, connection, &operations),
+            5..=8 => Follower::<8>::all(&ahead, plan, refused, connection, &operations),
+            _ => Follower::<24>::all(&ahead, plan, refused, connection, &operations),
         };
         followed.steps += steps?;
     }
@@ -69,25 +75,17 @@ pub(super) fn follow(
 }
 
 /// Whether the model has what an operation lives through.
-fn is_modelled(
-    ahead: &Ahead<'_>,
-    plan: &Plan,
-    refused: &BTreeSet<usize>,
-    operation: usize,
-) -> bool {
+fn is_modelled(ahead: &Ahead<'_>, plan: &Plan, operation: usize) -> bool {
     let planned = &plan.operations[operation];
     let records = plan.journal && planned.ask.tool().is_some();
     let others = plan.operations.iter();
     let shares = planned.key.is_some() && others.filter(|it| it.key == planned.key).count() > 1;
-    let alone = match records {
+    match records {
         // Without a record of its own it is told what became of another one.
         true => !shares || ahead.has_record(operation),
         // What is looked up may be what another one did.
-        false => !shares || !matches!(planned.ask, Ask::PayStatus | Ask::Order),
-    };
-    // What the store does not take is offered to it again after the caller was told, and what it may have
-    // taken is withdrawn. The model has no such second thought.
-    alone && (!records || !refused.contains(&operation))
+        false => !shares || !ahead.was_looked_up(operation),
+    }
 }
 
 fn contract(ask: Ask) -> Contract {
@@ -105,6 +103,8 @@ fn contract(ask: Ask) -> Contract {
 /// One connection of a game, as the model has it.
 struct Follower<'a, const N: usize> {
     ahead: &'a Ahead<'a>,
+    /// The operations of which the store refused a write.
+    refused: &'a BTreeSet<usize>,
     connection: usize,
     /// The operations that are followed, and their numbers in the model.
     numbers: BTreeMap<usize, u8>,
@@ -119,6 +119,9 @@ struct Follower<'a, const N: usize> {
     links: BTreeMap<usize, Session>,
     /// Requests that were begun, and have not reached the server.
     under_way: Vec<(usize, Session, (usize, i64))>,
+    /// When sessions ended, in milliseconds, and which was the last one of an operation.
+    ends: BTreeMap<Session, u64>,
+    last: BTreeMap<u8, Session>,
     /// Callers of which the model knows what they are told.
     told: BTreeSet<usize>,
     /// Where in the trace this is.
@@ -132,7 +135,8 @@ type Allowed = Result<(), String>;
 impl<'a, const N: usize> Follower<'a, N> {
     fn all(
         ahead: &'a Ahead<'a>,
-        plan: &'a Plan,
+        plan: &Plan,
+        refused: &'a BTreeSet<usize>,
         connection: usize,
         operations: &[usize],
     ) -> Result<u64, String> {
@@ -158,6 +162,7 @@ impl<'a, const N: usize> Follower<'a, N> {
         let state = setting.start();
         let mut follower = Self {
             ahead,
+            refused,
             connection,
             numbers,
             machine: Machine::new(setting),
@@ -168,6 +173,8 @@ impl<'a, const N: usize> Follower<'a, N> {
             lives: 0,
             links: BTreeMap::new(),
             under_way: Vec::new(),
+            ends: BTreeMap::new(),
+            last: BTreeMap::new(),
             told: BTreeSet::new(),
             at: 0,
             steps: 0,
@@ -185,7 +192,7 @@ impl<'a, const N: usize> Follower<'a, N> {
     fn take(&mut self, what: &What) -> Allowed {
         match what {
             What::HostStarted => self.host_started(),
-            What::HostGone { .. } => self.step(machine::Step::Crashed { host: HOST }),
+            What::HostGone { .. } => self.host_gone(),
             What::Asked { operation } => self.asked(*operation),
             What::Left { operation } => self.left(*operation),
             What::Told { operation, end } => self.told(*operation, end),
@@ -239,6 +246,11 @@ impl<'a, const N: usize> Follower<'a, N> {
             } => self.looked_up(*operation, *found),
             _ => Ok(()),
         }
+    }
+
+    /// In milliseconds.
+    fn now(&self) -> u64 {
+        self.ahead.trace[self.at].at
     }
 
     /// A step that was seen, with what nobody saw before it.
@@ -300,21 +312,32 @@ impl<'a, const N: usize> Follower<'a, N> {
     }
 }
 
+impl Followed {
+    /// Of so many operations in a hundred the model has all that they live through.
+    pub(super) fn share(&self) -> f64 {
+        let all = self.operations + self.left_out;
+        100.0 * self.operations as f64 / all.max(1) as f64
+    }
+}
+
 impl fmt::Display for Followed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.operations + self.left_out;
-        let share = 100.0 * self.operations as f64 / all.max(1) as f64;
         write!(
             f,
-            "{} steps of {} operations allowed by the model, {} operations left out ({share:.1} % \
-             followed)",
-            self.steps, self.operations, self.left_out,
+            "the model allows {} steps of {} operations in {} games; {} operations are left out, \
+             {:.1} % are followed",
+            self.steps,
+            self.operations,
+            self.games,
+            self.left_out,
+            self.share(),
         )
     }
 }
 
 impl std::ops::AddAssign for Followed {
     fn add_assign(&mut self, other: Self) {
+        self.games += other.games;
         self.operations += other.operations;
         self.left_out += other.left_out;
         self.steps += other.steps;

@@ -295,7 +295,7 @@ fn effects(world: &World, plan: &Plan, seen: &[Seen<'_>]) -> Verdict {
 }
 
 /// Calls go into a mailbox in the order in which they are made, out of it in the same, and onto the
-/// wire in the same.
+/// wire in the same. What is taken back from a lost session keeps its place.
 fn in_order(world: &World, plan: &Plan) -> Verdict {
     let mut life = 0;
     let mut newest: BTreeMap<usize, u64> = BTreeMap::new();
@@ -303,6 +303,9 @@ fn in_order(world: &World, plan: &Plan) -> Verdict {
     let mut handed: BTreeMap<(usize, usize, u64), Vec<usize>> = BTreeMap::new();
     let mut asked: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     let mut first: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let mut places: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut last_place: BTreeMap<(usize, usize, u64), (u64, usize)> = BTreeMap::new();
+    let mut next_place = 0;
     for step in &world.trace {
         match &step.what {
             What::HostStarted => {
@@ -327,6 +330,15 @@ fn in_order(world: &World, plan: &Plan) -> Verdict {
                 } => {
                     let place = (life, told.connection, *generation);
                     handed.entry(place).or_default().push(*operation);
+                    if !moved {
+                        next_place += 1;
+                        places.insert(*operation, next_place);
+                    }
+                    let here = places.get(operation).copied().unwrap_or_default();
+                    let before = last_place.insert(place, (here, *operation));
+                    that(before.is_none_or(|(before, _)| before < here), || {
+                        format!("operation {operation} moved, and behind {before:?}")
+                    })?;
                     if *number == 1 && !moved && goes_straight(plan, *operation) {
                         let first = first.entry(told.connection).or_default();
                         let order = asked.entry(told.connection).or_default();

@@ -1,7 +1,7 @@
 //! The caller's side: from asking to being told.
 
 use super::{
-    Caller, Cell, Contract, Ending, Fault, Machine, State, Work,
+    Caller, Cell, Contract, Ending, Fault, Look, Machine, State, Work,
     step::{Refused, rule},
 };
 
@@ -117,7 +117,7 @@ impl<const N: usize> Machine<N> {
         operation.outcomes += 1;
         let job = state.job(op, home);
         match withdraws {
-            true => job.work = Work::Withdrawn,
+            true => job.work = Work::Owed(ending),
             false => *job = Default::default(),
         }
         Ok(())
@@ -132,6 +132,27 @@ impl<const N: usize> Machine<N> {
         job.work = Work::Known(Ending::Unknown);
         job.attempts = job.attempts.saturating_sub(1);
         state.op(op).authorised -= 1;
+        Ok(())
+    }
+
+    pub(super) fn told_unrecorded(
+        &self,
+        state: &mut State<N>,
+        op: u8,
+        ending: Ending,
+    ) -> Result<(), Refused> {
+        let home = state.op(op).home;
+        rule(state.op(op).caller == Caller::Waits, "nobody waits for it")?;
+        rule(self.setting.records(op), "there is nothing to record")?;
+        let job = state.job(op, home);
+        rule(
+            job.work == Work::Known(ending) && job.look == Look::None,
+            "that is not what is known of it",
+        )?;
+        job.work = Work::Owed(ending);
+        let operation = state.op(op);
+        operation.caller = Caller::Told(ending);
+        operation.outcomes += 1;
         Ok(())
     }
 

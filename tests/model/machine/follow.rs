@@ -93,9 +93,10 @@ impl Step {
             | Self::AnswerLost { op, session }
             | Self::AnswerRead { op, session }
             | Self::LateAnswer { op, session } => Some((op, session.host)),
-            Self::Left { op } | Self::Told { op, .. } | Self::AbsenceFinal { op } => {
-                Some((op, state.ops[usize::from(op)].home))
-            }
+            Self::Left { op }
+            | Self::Told { op, .. }
+            | Self::ToldUnrecorded { op, .. }
+            | Self::AbsenceFinal { op } => Some((op, state.ops[usize::from(op)].home)),
             Self::Opening { .. }
             | Self::Opened { .. }
             | Self::OpenFailed { .. }

@@ -19,7 +19,7 @@ impl<const N: usize> Machine<N> {
         let job = *state.job(op, host);
         match fact {
             Fact::Accepted | Fact::AcceptedWithAttempt => {
-                let withdrawn = job.work == Work::Withdrawn;
+                let withdrawn = job.work == Work::Owed(Ending::NotSent);
                 rule(
                     job.work == Work::Intended || withdrawn,
                     "no intent is to be recorded",
@@ -39,7 +39,7 @@ impl<const N: usize> Machine<N> {
                     self.dispatching(state, op, host)?;
                 }
                 if withdrawn {
-                    state.job(op, host).work = Work::Withdrawn;
+                    state.job(op, host).work = Work::Owed(Ending::NotSent);
                 }
                 Ok(())
             }
@@ -72,9 +72,9 @@ impl<const N: usize> Machine<N> {
     /// How it ended is durable.
     fn over(&self, state: &mut State<N>, op: u8, host: u8, ending: Ending) -> Result<(), Refused> {
         let job = *state.job(op, host);
-        let withdrawn = job.work == Work::Withdrawn && ending == Ending::NotSent;
         rule(
-            withdrawn || job.work == Work::Known(ending) && job.look == super::Look::None,
+            job.work == Work::Owed(ending)
+                || job.work == Work::Known(ending) && job.look == super::Look::None,
             "that is not what is known of it",
         )?;
         rule(
@@ -121,7 +121,7 @@ impl<const N: usize> Machine<N> {
                 };
                 self.tell_or_rest(state, op, host, ending);
             }
-            Work::Withdrawn => *state.job(op, host) = Job::default(),
+            Work::Owed(_) => *state.job(op, host) = Job::default(),
             _ => return Err(Refused("nothing is to be recorded")),
         }
         Ok(())

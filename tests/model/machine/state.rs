@@ -168,9 +168,9 @@ pub enum Work {
     Waiting,
     /// Handed over to a session: the last of the sendings.
     Handed,
-    /// Its caller did not wait for the record of its intent, and was told that nothing was sent. If the
-    /// record is there, or comes, it is to say so as well.
-    Withdrawn,
+    /// Its caller was told this, and the record is still to say so: the store takes longer than anybody
+    /// waits for it.
+    Owed(Ending),
     /// The attempts are over, with this.
     Known(Ending),
     /// That is durable, and the caller is to be told.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::state::{Ending, Reply};
 
 /// One session: the host that has it, and its generation there, from 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session {
     /// The host.
     pub host: u8,
@@ -38,6 +38,8 @@ pub enum Step {
     Left { op: u8 },
     /// The caller is told.
     Told { op: u8, ending: Ending },
+    /// The caller is told, although the store has not taken that in time.
+    ToldUnrecorded { op: u8, ending: Ending },
 
     // The connection.
     /// A session is being started: for what waits, or because its owner `asked`.

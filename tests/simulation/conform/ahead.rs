@@ -20,6 +20,7 @@ pub(super) struct Ahead<'a> {
     /// The operations that have a key.
     keys: BTreeMap<&'a str, Vec<usize>>,
     recorded: BTreeSet<usize>,
+    looked_up: BTreeSet<usize>,
 }
 
 /// What a server makes of a request.
@@ -50,6 +51,7 @@ impl<'a> Ahead<'a> {
             fates: fates(trace),
             keys: BTreeMap::new(),
             recorded: BTreeSet::new(),
+            looked_up: BTreeSet::new(),
         };
         for (operation, planned) in plan.operations.iter().enumerate() {
             if let Some(key) = &planned.key {
@@ -70,6 +72,12 @@ impl<'a> Ahead<'a> {
                 _ => {}
             }
         }
+        for step in trace {
+            if let What::Begun { frame, .. } = &step.what {
+                let of_key = ahead.looked_up(frame).to_vec();
+                ahead.looked_up.extend(of_key);
+            }
+        }
         ahead
     }
 
@@ -86,6 +94,10 @@ impl<'a> Ahead<'a> {
 
     pub(super) fn has_record(&self, operation: usize) -> bool {
         self.recorded.contains(&operation)
+    }
+
+    pub(super) fn was_looked_up(&self, operation: usize) -> bool {
+        self.looked_up.contains(&operation)
     }
 
     pub(super) fn fate(&self, link: usize, frame: &Frame) -> Option<Fate> {
@@ -126,6 +138,18 @@ impl<'a> Ahead<'a> {
         self.rest(at).find_map(|what| match what {
             What::Told { operation: it, end } if *it == operation => Some(end),
             _ => None,
+        })
+    }
+
+    /// Whether the call itself records how it ended, still.
+    pub(super) fn is_settled(&self, at: usize, operation: usize) -> bool {
+        self.rest(at).any(|what| {
+            matches!(what, What::Recorded {
+                operation: it,
+                fact: "answered" | "without",
+                by,
+                ..
+            } if *it == operation && *by != "late answer")
         })
     }
 
@@ -207,6 +231,8 @@ impl<'a> Ahead<'a> {
                 } if *it == operation => {
                     return match *by {
                         "late answer" => Claim::LateAnswer,
+                        // An intent is withdrawn that its store may have taken.
+                        "call" => Claim::Nothing,
                         _ => Claim::Resolver,
                     };
                 }

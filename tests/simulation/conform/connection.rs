@@ -28,6 +28,19 @@ impl<const N: usize> Follower<'_, N> {
         Ok(())
     }
 
+    pub(super) fn host_gone(&mut self) -> Allowed {
+        for generation in 1..=self.state.hosts[usize::from(HOST)].generation {
+            let session = Session {
+                host: HOST,
+                generation,
+            };
+            if self.state.lives(session) {
+                self.ends.insert(session, self.now());
+            }
+        }
+        self.step(Step::Crashed { host: HOST })
+    }
+
     /// A pipe is opened, for the session that is being started.
     pub(super) fn opened(&mut self, link: usize) -> Allowed {
         if self.connection == LENT && self.lives > 1 {
@@ -67,7 +80,10 @@ impl<const N: usize> Follower<'_, N> {
     pub(super) fn ended(&mut self, generation: Option<u64>) -> Allowed {
         let session = self.session(generation);
         match self.state.lives(session) {
-            true => self.step(Step::Ended { session }),
+            true => {
+                self.ends.insert(session, self.now());
+                self.step(Step::Ended { session })
+            }
             // Its end was told in another way, or it was never live.
             false => Ok(()),
         }
@@ -80,6 +96,7 @@ impl<const N: usize> Follower<'_, N> {
         self.calls(op)?;
         let session = self.session(Some(generation));
         self.settle_before(op, session)?;
+        self.last.insert(op, session);
         self.step(Step::HandedOver { op, session })
     }
 

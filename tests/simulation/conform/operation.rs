@@ -55,7 +55,12 @@ impl<const N: usize> Follower<'_, N> {
                 false => Err(format!("told {ending:?}, and recorded was {known:?}")),
             };
         }
-        self.step(Step::Told { op, ending })
+        let late = self.refused.contains(&operation) && self.ahead.is_settled(self.at, operation);
+        let unrecorded = Step::ToldUnrecorded { op, ending };
+        match self.machine.follow(&self.state, &unrecorded) {
+            told @ Ok(_) if late => self.go(unrecorded, told),
+            _ => self.step(Step::Told { op, ending }),
+        }
     }
 
     pub(super) fn recorded(

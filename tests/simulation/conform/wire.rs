@@ -3,11 +3,15 @@
 use super::{
     super::{
         machine::{Cell, Look, Passage, Session, Step, Work},
+        plan::ABSENCE_FINAL,
         trace::Frame,
         world::LENT,
     },
     Allowed, Follower, HOST,
 };
+
+/// In how many milliseconds a session that is over has stopped.
+const STOPPED_WITHIN: u64 = 500;
 
 impl<const N: usize> Follower<'_, N> {
     pub(super) fn begun(&mut self, link: usize, frame: &Frame) -> Allowed {
@@ -136,6 +140,9 @@ impl<const N: usize> Follower<'_, N> {
         let operation = self.numbers.iter().find(|(_, it)| **it == op);
         let operation = operation.map(|(operation, _)| *operation);
         let is_final = operation.is_some_and(|it| self.ahead.is_final(self.at, it));
+        if is_final {
+            self.is_late_enough(op)?;
+        }
         if is_final && !self.state.ops[usize::from(op)].absence_final {
             // Known to be unknown, first.
             let lost = self
@@ -145,6 +152,22 @@ impl<const N: usize> Follower<'_, N> {
             self.step(Step::AbsenceFinal { op })?;
         }
         self.step(Step::LookUpAsked { op, host })
+    }
+
+    /// Whether the time is over after which, by the contract, an absence is final. That is no matter of
+    /// the model, which knows only what comes after what.
+    fn is_late_enough(&self, op: u8) -> Allowed {
+        let ended = self.last.get(&op).and_then(|last| self.ends.get(last));
+        let Some(ended) = ended else {
+            // It never got so far that it was handed over.
+            return Ok(());
+        };
+        let final_at = ended + u64::try_from(ABSENCE_FINAL.as_millis()).expect("a few seconds");
+        // An end is told when the session has stopped, which is so much later at most.
+        match self.now() + STOPPED_WITHIN >= final_at {
+            true => Ok(()),
+            false => Err(format!("an absence is not final before {final_at} ms")),
+        }
     }
 
     /// A server looks, and says what it sees.
