@@ -136,12 +136,17 @@ fn work<const N: usize>(
         Work::Owed(ending) => {
             moves.free(record(Fact::AcceptedWithAttempt));
             moves.free(record(Fact::Ended(ending)));
-            moves.free(Step::RecordFailed { op, host });
+            let price = fenced_only(operation, host);
+            moves.add(Step::RecordFailed { op, host }, price);
         }
         Work::Intended => {
             moves.free(record(Fact::Accepted));
             moves.free(record(Fact::AcceptedWithAttempt));
             moves.add(Step::RecordFailed { op, host }, Price::Unwritten);
+            if !patient && operation.caller == Caller::Waits {
+                let ending = Ending::NotSent;
+                moves.add(Step::Told { op, ending }, Price::Impatience);
+            }
         }
         Work::Due => {
             moves.free(record(Fact::Dispatching));
@@ -208,6 +213,11 @@ fn work<const N: usize>(
                 moves.free(Step::Released { op, host });
             }
             if journaled {
+                if operation.caller == Caller::Waits && operation.home == host {
+                    for ending in [ending, Ending::Unknown] {
+                        moves.add(Step::ToldUnrecorded { op, ending }, Price::Unwritten);
+                    }
+                }
                 moves.free(record(Fact::Ended(ending)));
                 moves.add(
                     Step::RecordFailed { op, host },

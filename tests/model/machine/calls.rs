@@ -108,7 +108,10 @@ impl<const N: usize> Machine<N> {
         };
         let job = operation.jobs[usize::from(home)];
         let unsent = matches!(job.work, Work::Intended | Work::Due | Work::Ready);
-        let withdraws = ending == Ending::NotSent && unsent && job.attempts == 1;
+        // With an attempt in its record, whoever takes it over may send it.
+        let resent = self.setting.resends(op) && job.work == Work::Ready;
+        let may = !resent || self.broken(Fault::NotSentUnrecorded);
+        let withdraws = ending == Ending::NotSent && unsent && job.attempts == 1 && may;
         rule(
             job.work == known || withdraws,
             "that is not what is known of it",
@@ -144,12 +147,21 @@ impl<const N: usize> Machine<N> {
         let home = state.op(op).home;
         rule(state.op(op).caller == Caller::Waits, "nobody waits for it")?;
         rule(self.setting.records(op), "there is nothing to record")?;
-        let job = state.job(op, home);
+        let unsaid = self.setting.resends(op) && state.op(op).record.attempts > 0;
+        let job = *state.job(op, home);
+        let Work::Known(known) = job.work else {
+            return Err(Refused("nothing is known of it"));
+        };
+        let told = match known {
+            // If its host ends before that is recorded, whoever takes it over may send it.
+            Ending::NotSent if unsaid && !self.broken(Fault::NotSentUnrecorded) => Ending::Unknown,
+            known => known,
+        };
         rule(
-            job.work == Work::Known(ending) && job.look == Look::None,
+            told == ending && job.look == Look::None,
             "that is not what is known of it",
         )?;
-        job.work = Work::Owed(ending);
+        state.job(op, home).work = Work::Owed(known);
         let operation = state.op(op);
         operation.caller = Caller::Told(ending);
         operation.outcomes += 1;

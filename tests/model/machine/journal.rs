@@ -26,6 +26,11 @@ impl<const N: usize> Machine<N> {
                 )?;
                 rule(state.op(op).record.state.is_none(), "it is there already")?;
                 let at_once = fact == Fact::AcceptedWithAttempt;
+                let resent = withdrawn && at_once && self.setting.resends(op);
+                rule(
+                    !resent || self.broken(Fault::NotSentUnrecorded),
+                    "its caller waits for a record that may be taken for one of what was sent",
+                )?;
                 state.op(op).record = Record {
                     state: Some(table::State::Accepted),
                     fence: 1,

@@ -335,6 +335,17 @@ impl Contract {
 }
 
 impl<const N: usize> Setting<N> {
+    /// Whether an operation may be sent in order to resolve it.
+    #[must_use]
+    pub fn resends(&self, op: u8) -> bool {
+        let contract = self.contracts[usize::from(op)];
+        let repeats = matches!(
+            contract,
+            Contract::Idempotent | Contract::Keyed | Contract::Receipts
+        );
+        repeats && !self.lent
+    }
+
     /// Whether there is a record of an operation.
     #[must_use]
     pub fn records(&self, op: u8) -> bool {

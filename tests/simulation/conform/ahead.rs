@@ -141,15 +141,16 @@ impl<'a> Ahead<'a> {
         })
     }
 
-    /// Whether the call itself records how it ended, still.
-    pub(super) fn is_settled(&self, at: usize, operation: usize) -> bool {
-        self.rest(at).any(|what| {
-            matches!(what, What::Recorded {
+    /// As what the call itself records how it ended, if it still does.
+    pub(super) fn settled_as(&self, at: usize, operation: usize) -> Option<State> {
+        self.rest(at).find_map(|what| match what {
+            What::Recorded {
                 operation: it,
                 fact: "answered" | "without",
                 by,
-                ..
-            } if *it == operation && *by != "late answer")
+                state,
+            } if *it == operation && *by != "late answer" => Some(*state),
+            _ => None,
         })
     }
 

@@ -4,7 +4,7 @@ use mcp_supervisor::journal::State as Stands;
 
 use super::{
     super::{
-        machine::{Caller, Ending, Fact, Look, Step, Work},
+        machine::{Caller, Cell, Ending, Fact, Look, Passage, Sending, Step, Work},
         trace::End,
     },
     Allowed, Follower, HOST,
@@ -55,11 +55,27 @@ impl<const N: usize> Follower<'_, N> {
                 false => Err(format!("told {ending:?}, and recorded was {known:?}")),
             };
         }
-        let late = self.refused.contains(&operation) && self.ahead.is_settled(self.at, operation);
+        let refused = self.refused.contains(&operation);
+        let later = self
+            .ahead
+            .settled_as(self.at, operation)
+            .filter(|_| refused);
+        if later == Some(Stands::OutcomeUnknown) {
+            self.may_be_begun(op)?;
+        }
         let unrecorded = Step::ToldUnrecorded { op, ending };
         match self.machine.follow(&self.state, &unrecorded) {
-            told @ Ok(_) if late => self.go(unrecorded, told),
+            told @ Ok(_) if later.is_some() => self.go(unrecorded, told),
             _ => self.step(Step::Told { op, ending }),
+        }
+    }
+
+    /// What is recorded as unknown, and was never seen to begin, was begun in a pipe that was broken.
+    fn may_be_begun(&mut self, op: u8) -> Allowed {
+        let in_hand = self.state.ops[usize::from(op)].in_hand(HOST).copied();
+        match in_hand.filter(|it| it.cell == Cell::Queued) {
+            Some(Sending { session, .. }) => self.step(Step::Begun { op, session }),
+            None => Ok(()),
         }
     }
 
@@ -127,7 +143,6 @@ impl<const N: usize> Follower<'_, N> {
 
     /// An answer that nobody waited for any more is recorded: one of those that are on their way.
     fn late(&mut self, op: u8, stands: Stands) -> Allowed {
-        use super::super::machine::{Cell, Passage};
         let mut why = "no answer is on its way".to_owned();
         for at in 0..self.state.ops[usize::from(op)].sendings.len() {
             let mut state = self.state;
