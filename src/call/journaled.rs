@@ -297,12 +297,12 @@ impl<'a> Operation<'a> {
             Ok(Ok(Accepted::New(held))) => held,
             Ok(Ok(Accepted::Found(record))) => return Ok(Taken::Found(record)),
             Ok(Err(error)) => {
-                tokio::spawn(tidy_up(journal.clone(), intent, None));
+                tokio::spawn(tidy_up(journal.clone(), intent));
                 return Err(self.error(unrecorded(error).into(), None));
             }
             Err(reason) => {
                 let may_be_resent = first.is_some() && may_be_resent(line, &intent.contract);
-                let tidied = tokio::spawn(tidy_up(journal.clone(), intent, Some(asked)));
+                let tidied = tokio::spawn(withdraw_late(journal.clone(), intent, asked));
                 // With an attempt in it, whoever finds it when this host is gone takes it for sent.
                 let unrecorded = may_be_resent && !is_tidy(tidied).await;
                 let without = match unrecorded {
@@ -486,23 +486,31 @@ async fn is_tidy(tidied: JoinHandle<bool>) -> bool {
     matches!(tokio::time::timeout(LAST_WRITE, tidied).await, Ok(Ok(true)))
 }
 
-/// Records an intent as not sent whose caller was told so: its first write failed, or `comes` later than
-/// anybody waits for it. Perhaps it is there all the same, and its key with it. Where that does not
-/// succeed, the next start of the host does it.
-///
-/// `true`: it is not there, or recorded as not sent.
-async fn tidy_up(journal: Journal, intent: Intent, comes: Option<Asked<Accepted>>) -> bool {
-    let came = match comes {
-        Some(asked) => asked.await.ok(),
-        None => None,
-    };
-    let held = match came {
-        Some(Accepted::New(held)) => Some(held),
+/// Records an intent as not sent that becomes durable later than anybody waits for it. `true`: it is
+/// recorded so, or the store says that it was not accepted.
+async fn withdraw_late(journal: Journal, intent: Intent, comes: Asked<Accepted>) -> bool {
+    match comes.await {
+        Ok(Accepted::New(held)) => record_unsent(&journal, &held).await,
         // It is another one that is there.
-        Some(Accepted::Found(_)) => return true,
-        None => withdraw(&journal, intent).await,
-    };
-    let Some(held) = held else { return false };
+        Ok(Accepted::Found(_)) => true,
+        Err(_) => {
+            tokio::spawn(tidy_up(journal, intent));
+            true
+        }
+    }
+}
+
+/// Records an intent as not sent whose caller was told so, because its first write failed. Perhaps it is
+/// there all the same, and its key with it. Where that does not succeed, the next start of the host does
+/// it.
+async fn tidy_up(journal: Journal, intent: Intent) {
+    if let Some(held) = withdraw(&journal, intent).await {
+        record_unsent(&journal, &held).await;
+    }
+}
+
+/// `true`: that is durable.
+async fn record_unsent(journal: &Journal, held: &Held) -> bool {
     let fact = Fact::Without {
         outcome: Outcome::NotSent,
         failure: Failure::new("journal"),
@@ -511,11 +519,11 @@ async fn tidy_up(journal: Journal, intent: Intent, comes: Option<Asked<Accepted>
             attempts: 0,
         },
     };
-    let mut unwritten = Unwritten::new(&journal, &held, vec![fact]);
+    let mut unwritten = Unwritten::new(journal, held, vec![fact]);
     let offered = unwritten.offer().await;
     let recorded = unwritten.persist(offered).await.is_some();
     if !recorded {
-        release(&journal, &held).await;
+        release(journal, held).await;
     }
     recorded
 }
