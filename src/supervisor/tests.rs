@@ -1,5 +1,5 @@
-//! A connection actor that panics: what its handles, its calls and its old session then do. And the
-//! order in which a shutdown begins to close.
+//! A connection actor that panics: what its handles, its calls and its old session then do. The order in
+//! which a shutdown begins to close, and what a closed connection leaves behind.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     CallError, Era, Outcome, Received, SharedConnection, ToolAnswer, ToolCall, What,
+    connection::{ConnectionState, ConnectionStatus},
     error::{NotSentReason, UnknownCause},
     policy::Backoff,
     spec::{Recovery, Revision, WireOrder},
@@ -68,7 +69,11 @@ impl Servers {
                 Some("tools/call") => {
                     let tool = message["params"]["name"].as_str().unwrap().to_owned();
                     let waits = tool == "wait";
+                    let dies = tool == "die";
                     self.called.lock().unwrap().push(tool);
+                    if dies {
+                        return;
+                    }
                     if waits {
                         self.answer.cancelled().await;
                     }
@@ -445,6 +450,32 @@ async fn a_shutdown_begins_to_close_sessions_in_the_reverse_order_of_their_openi
             tokio::task::yield_now().await;
         }
         assert_eq!(*closed.lock().unwrap(), ["third", "second", "first"]);
+    })
+    .await;
+}
+
+/// Whether a loss is heard of from the end of the session or from the operation after it.
+#[tokio::test]
+async fn a_closed_connection_that_lost_sessions_leaves_no_actor_behind() {
+    bounded(async {
+        let rig = Rig::new(Limits::default()).await;
+        for hears_of_the_end in [true, false, true, true, false] {
+            let die = ToolCall::new("die", json!({}));
+            let error = rig.server.call_tool(die).await.unwrap_err();
+            assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
+            if hears_of_the_end {
+                let is_idle = |status: &ConnectionStatus| status.state == ConnectionState::Idle;
+                rig.server.status_when(is_idle).await;
+            }
+        }
+        let answer = rig.server.call_tool(ToolCall::new("work", json!({})));
+        assert_eq!(answer.await.unwrap().generation().number(), 6);
+        let actors = || rig.supervisor.actor.get_cell().get_children().len();
+        assert_eq!(actors(), 1);
+        rig._owner.close().await;
+        while actors() > 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     })
     .await;
 }

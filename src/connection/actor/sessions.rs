@@ -90,13 +90,17 @@ impl Working {
         // Before `Started` or `Failed` it can only have been told to stop, and `Failed` follows.
         let was_live = self.current.as_ref().is_some_and(|c| c.session.is_some());
         if is_current && was_live {
+            // It has been told now that it ended, and nobody will tell so again.
+            if let Some(current) = &mut self.current {
+                current.actor = None;
+            }
             self.lose()
         } else {
             None
         }
     }
 
-    /// The current session is over.
+    /// The current session is over. Where its supervision event is still to come, that is waited for.
     pub(super) fn lose(&mut self) -> Option<StartPlan> {
         let current = self.current.take()?;
         let pulse = current.pulse;
