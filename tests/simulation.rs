@@ -2,8 +2,11 @@
 //! host and server who splits, delays, repeats, truncates and cuts at every byte, and kills servers,
 //! sessions and hosts. Everything is drawn from a seed, and a seed reproduces its game exactly.
 //!
-//! `SIM_SEEDS` says how many games are played, from seed `SIM_FROM` on, and `SIM_SEED` plays one and
-//! prints its trace. Seeds that ever broke a promise are in `simulation/corpus.txt` and are always played.
+//! `SIM_SEEDS` says how many games are played, from seed `SIM_FROM` on; with `SIM_SECONDS`, more of them
+//! for so long. `SIM_SEED` plays one and prints its trace. Seeds that ever broke a promise are in
+//! `simulation/corpus.txt` and are always played.
+//!
+//! Each game is held against the model of `tests/model.rs`, step by step: see [`conform`].
 
 #[path = "simulation/conform.rs"]
 mod conform;
@@ -37,7 +40,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use conform::{
@@ -112,6 +115,7 @@ fn number(name: &str) -> Option<u64> {
 /// What many games came to.
 #[derive(Default)]
 struct Sum {
+    games: u64,
     tally: BTreeMap<String, u64>,
     followed: Followed,
     /// The seeds of those that broke a promise, or did what the model does not allow.
@@ -120,6 +124,7 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, seed: u64, played: Played) {
+        self.games += 1;
         for (what, many) in played.tally {
             *self.tally.entry(what).or_default() += many;
         }
@@ -130,6 +135,7 @@ impl Sum {
     }
 
     fn and(mut self, other: Self) -> Self {
+        self.games += other.games;
         for (what, many) in other.tally {
             *self.tally.entry(what).or_default() += many;
         }
@@ -140,8 +146,10 @@ impl Sum {
     }
 }
 
-/// Plays many games on all cores: each has a runtime of its own, on one thread.
-fn play_all(seeds: std::ops::Range<u64>) -> Sum {
+/// Plays these games on all cores, and more of them as long as there is time. Each has a runtime of its
+/// own, on one thread.
+fn play_all(seeds: std::ops::Range<u64>, at_least: Duration) -> Sum {
+    let began = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicU64::new(seeds.start);
     std::thread::scope(|scope| {
@@ -151,7 +159,7 @@ fn play_all(seeds: std::ops::Range<u64>) -> Sum {
                     let mut sum = Sum::default();
                     loop {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= seeds.end {
+                        if seed >= seeds.end && began.elapsed() >= at_least {
                             return sum;
                         }
                         sum.add(seed, play(seed));
@@ -189,20 +197,22 @@ fn every_game_keeps_every_promise() {
     let from = number("SIM_FROM").unwrap_or_default();
     let many = number("SIM_SEEDS").unwrap_or(GAMES);
     let began = Instant::now();
+    let at_least = Duration::from_secs(number("SIM_SECONDS").unwrap_or_default());
     let Sum {
+        games,
         tally,
         followed,
         broken,
-    } = play_all(from..from + many);
+    } = play_all(from..from + many, at_least);
     let took = began.elapsed();
     for (what, times) in &tally {
         println!("{times:>10}  {what}");
     }
     println!("{followed}");
     println!(
-        "{many} games from seed {from} on in {:.1} s, {:.0} a second; {} broke a promise",
+        "{games} games from seed {from} on in {:.1} s, {:.0} a second; {} broke a promise",
         took.as_secs_f64(),
-        many as f64 / took.as_secs_f64(),
+        games as f64 / took.as_secs_f64(),
         broken.len()
     );
     assert!(
