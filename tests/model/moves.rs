@@ -136,8 +136,9 @@ fn work<const N: usize>(
         Work::Owed(ending) => {
             moves.free(record(Fact::AcceptedWithAttempt));
             moves.free(record(Fact::Ended(ending)));
-            let price = fenced_only(operation, host);
-            moves.add(Step::RecordFailed { op, host }, price);
+            if is_nobodys(operation, host) {
+                moves.free(Step::RecordFailed { op, host });
+            }
         }
         Work::Intended => {
             moves.free(record(Fact::Accepted));
@@ -219,10 +220,9 @@ fn work<const N: usize>(
                     }
                 }
                 moves.free(record(Fact::Ended(ending)));
-                moves.add(
-                    Step::RecordFailed { op, host },
-                    fenced_only(operation, host),
-                );
+                if is_nobodys(operation, host) {
+                    moves.free(Step::RecordFailed { op, host });
+                }
             }
         }
     }
@@ -242,13 +242,10 @@ fn unwritten(operation: &super::machine::Operation, host: u8) -> Price {
     }
 }
 
-fn fenced_only(operation: &super::machine::Operation, host: u8) -> Price {
-    let fenced = unwritten(operation, host);
-    let known_to_nobody = operation.record.state.is_none();
-    match known_to_nobody {
-        true => Price::Free,
-        false => fenced,
-    }
+/// Whether a host has nothing to write its end to: there is no record, or a fence is before it. Otherwise
+/// the store is asked until it takes it.
+fn is_nobodys(operation: &super::machine::Operation, host: u8) -> bool {
+    operation.record.state.is_none() || unwritten(operation, host) == Price::Free
 }
 
 fn wire<const N: usize>(

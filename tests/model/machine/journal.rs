@@ -113,14 +113,17 @@ impl<const N: usize> Machine<N> {
         let fenced = job.held != 0 && !self.may_write(state, op, &job);
         // Who took it over has to take it for sent.
         let taken_for_sent = state.op(op).record.attempts > 0;
-        let may_be_sent = fenced && taken_for_sent && !self.broken(Fault::NotSentByAFencedHost);
+        let by_its_holder = fenced && !self.broken(Fault::NotSentByAFencedHost);
+        let resends = self.setting.resends(op) && !fenced;
+        let by_a_resolver = resends && !self.broken(Fault::NotSentUnrecorded);
+        let may_be_sent = taken_for_sent && (by_its_holder || by_a_resolver);
         match job.work {
             // Nobody else knows of it, and nothing was handed over.
             Work::Intended => self.tell_or_rest(state, op, host, Ending::NotSent),
             Work::Due => self.not_sent(state, op, host),
             Work::Known(ending) if job.look == super::Look::None => {
                 let ending = match ending {
-                    // Whoever has it now may have sent it.
+                    // Whoever has it now, or takes it when this host is gone, may send it.
                     Ending::NotSent if may_be_sent => Ending::Unknown,
                     ending => ending,
                 };
