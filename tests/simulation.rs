@@ -230,7 +230,13 @@ const LEAST_FOLLOWED: f64 = 90.0;
 #[test]
 fn a_game_with_one_wrong_step_is_refused_by_the_model() {
     let mut refused: BTreeMap<&str, u64> = BTreeMap::new();
-    for seed in 0..WRONG_GAMES {
+    for seed in MOVING.into_iter().chain(0..WRONG_GAMES) {
+        if wrong::ALL
+            .iter()
+            .all(|(what, _)| refused.contains_key(what))
+        {
+            break;
+        }
         let played = play(seed);
         let game = Game {
             trace: &played.trace,
@@ -259,8 +265,11 @@ fn a_game_with_one_wrong_step_is_refused_by_the_model() {
     }
 }
 
-/// So many games make each wrong thing at least once.
+/// So many games lend themselves to each wrong thing at least once.
 const WRONG_GAMES: u64 = 300;
+
+/// In these, much moves to the next session, which is rare.
+const MOVING: [u64; 2] = [526, 634];
 
 /// So many games with one wrong thing in them are enough.
 const ENOUGH: u64 = 3;
