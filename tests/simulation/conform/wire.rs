@@ -129,7 +129,7 @@ impl<const N: usize> Follower<'_, N> {
             matches!(job.work, Work::Handed | Work::Known(_))
         };
         // Of several that share a key, one at a time can be asked about.
-        ops.filter(works).last()
+        ops.rev().find(works)
     }
 
     fn look_up_asked(&mut self, op: u8) -> Allowed {
