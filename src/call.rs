@@ -269,7 +269,7 @@ impl<'a> Caller<'a> {
         let id = budget.operation();
         let mut operation = self.operation(id, kind, request, budget)?;
         let answered = operation.run().await?;
-        take(answered.result).ok_or_else(|| {
+        take(*answered.result).ok_or_else(|| {
             let cause = UnknownCause::WrongType(kind.method());
             operation.error(Without::new(Verdict::Unknown(cause)), None)
         })
@@ -451,7 +451,7 @@ impl Caller<'_> {
         let mut operation = self.operation(OperationId::mint(), kind, Ok(request), budget)?;
         operation.pinned = only_in;
         let done = operation.run().await?;
-        match take(done.result) {
+        match take(*done.result) {
             Some(page) => Ok((page, done.generation)),
             None => {
                 let cause = UnknownCause::WrongType(kind.method());

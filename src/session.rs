@@ -14,7 +14,7 @@ mod start;
 mod withheld;
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, Waker},
@@ -46,7 +46,7 @@ use crate::{
     transport::{
         Listener, Pulse,
         clock::Clock,
-        lane::{Lane, OnLane, Place, Said},
+        lane::{self, Lane, OnLane, Place, Said},
         witness::{Anchor, Outlives, Witnessed},
     },
 };
@@ -166,6 +166,7 @@ impl Session {
             // A channel that is closed is that of a session that is over.
             let _ = poll_once(sent);
         }
+        self.pulse.calls.also_on(&lane);
         lane.open(newer, lists);
         let mut said = Said::default();
         if newer {
@@ -184,7 +185,8 @@ impl Session {
         if self.is_over() {
             return Err(NotTaken::Ended);
         }
-        if let Some(OwnWay { lane, .. }) = &self.lane {
+        let lane = self.lane.as_ref().map(|way| &way.lane);
+        if let Some(lane) = lane.filter(|lane| lane.takes_notifications()) {
             lane.tell(notification).map_err(|_| NotTaken::Ended)?;
             return Ok(Told {
                 pulse: Arc::clone(&self.pulse),
@@ -286,7 +288,8 @@ impl Session {
             return Err(NotTaken::Ended);
         }
         self.has(request)?;
-        if let Some(way) = self.lane.as_ref().filter(|_| !along.standing) {
+        let by_lane = |way: &&OwnWay| !along.standing && way.lane.takes(request, along.late);
+        if let Some(way) = self.lane.as_ref().filter(by_lane) {
             return self.by_the_lane(way, request, cell, along);
         }
         // It is kept, because it may be taken back and handed over again.
@@ -334,7 +337,7 @@ impl Session {
             self.pulse.enter();
         }
         let answer = match idle {
-            None => Answer::Plain(handle.rx),
+            None => Answer::Plain(Way::Rmcp(handle.rx)),
             Some(_) => Answer::WithIdleLimit(Box::pin(handle.await_response())),
         };
         Ok(Pending {
@@ -395,7 +398,7 @@ impl Session {
         Ok(Pending {
             id,
             token,
-            answer: Answer::Plain(answer),
+            answer: Answer::Plain(Way::Lane(answer)),
             handed_over,
             cell: Arc::clone(cell),
             peer: Arc::clone(&self.peer),
@@ -426,20 +429,54 @@ fn offered(capabilities: &ServerCapabilities) -> Option<Offer> {
 /// Its sends do their work on the first poll or not at all: a channel that is full hands the
 /// message back by the drop.
 fn poll_once<F: Future>(future: F) -> Option<F::Output> {
-    let future = tokio::task::coop::unconstrained(future);
-    let mut future = std::pin::pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    match future.as_mut().poll(&mut context) {
+    match poll_for(Waker::noop(), future) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }
 }
 
+/// Polls once, whatever the task has done before, and leaves `waker` behind.
+fn poll_for<F: Future>(waker: &Waker, future: F) -> Poll<F::Output> {
+    let future = tokio::task::coop::unconstrained(future);
+    std::pin::pin!(future).poll(&mut Context::from_waker(waker))
+}
+
+/// The session ended, and with it the wait.
+fn closed<T, Cause>(_: Cause) -> Result<T, ServiceError> {
+    Err(ServiceError::TransportClosed)
+}
+
 enum Answer {
-    Plain(oneshot::Receiver<Result<ServerResult, ServiceError>>),
+    Plain(Way),
     /// It came while nobody was waiting yet.
-    Come(Option<Box<Result<ServerResult, ServiceError>>>),
+    Come(Option<lane::Answer>),
     WithIdleLimit(Pin<Box<dyn Future<Output = Result<ServerResult, ServiceError>> + Send>>),
+}
+
+/// Where an answer comes from.
+enum Way {
+    Rmcp(oneshot::Receiver<Result<ServerResult, ServiceError>>),
+    Lane(oneshot::Receiver<lane::Answer>),
+}
+
+impl Way {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<lane::Answer> {
+        match self {
+            Self::Lane(rx) => {
+                let come = Pin::new(rx).poll(context);
+                come.map(|come| come.unwrap_or_else(closed))
+            }
+            Self::Rmcp(rx) => {
+                let come = Pin::new(rx).poll(context);
+                come.map(|come| come.unwrap_or_else(closed).map(Box::new))
+            }
+        }
+    }
+
+    /// Waits for it. Can be dropped and called again.
+    async fn answer(&mut self) -> lane::Answer {
+        poll_fn(|context| self.poll(context)).await
+    }
 }
 
 /// A request that was handed over.
@@ -467,39 +504,39 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Waits for the answer. Can be dropped and called again.
-    pub(crate) async fn answer(&mut self) -> Result<ServerResult, ServiceError> {
+    pub(crate) async fn answer(&mut self) -> lane::Answer {
         match &mut self.answer {
-            Answer::Plain(rx) => rx.await.unwrap_or(Err(ServiceError::TransportClosed)),
-            Answer::Come(answer) => answer
-                .take()
-                .map_or(Err(ServiceError::TransportClosed), |answer| *answer),
-            Answer::WithIdleLimit(waiting) => waiting.await,
+            Answer::Plain(way) => way.answer().await,
+            Answer::Come(answer) => answer.take().unwrap_or_else(|| closed(())),
+            Answer::WithIdleLimit(waiting) => waiting.await.map(Box::new),
         }
     }
 
     /// Lets the answer wake `caller`. `false`: it cannot, because the answer is there already or
     /// the caller's own waiting has a part in it.
     pub(crate) fn will_wake(&mut self, caller: &Waker) -> bool {
-        let Answer::Plain(rx) = &mut self.answer else {
+        let Answer::Plain(way) = &mut self.answer else {
             return false;
         };
-        let waiting = tokio::task::coop::unconstrained(rx);
-        match std::pin::pin!(waiting).poll(&mut Context::from_waker(caller)) {
+        let come = poll_for(caller, poll_fn(|context| way.poll(context)));
+        match come {
             Poll::Pending => true,
             Poll::Ready(answer) => {
-                let answer = answer.unwrap_or(Err(ServiceError::TransportClosed));
-                self.answer = Answer::Come(Some(Box::new(answer)));
+                self.answer = Answer::Come(Some(answer));
                 false
             }
         }
     }
 
     /// The answer, if it is there already.
-    pub(crate) fn answer_now(&mut self) -> Option<Result<ServerResult, ServiceError>> {
+    pub(crate) fn answer_now(&mut self) -> Option<lane::Answer> {
         match &mut self.answer {
-            Answer::Plain(rx) => rx.try_recv().ok(),
-            Answer::Come(answer) => answer.take().map(|answer| *answer),
-            Answer::WithIdleLimit(waiting) => poll_once(waiting.as_mut()),
+            Answer::Plain(Way::Lane(rx)) => rx.try_recv().ok(),
+            Answer::Plain(Way::Rmcp(rx)) => rx.try_recv().ok().map(|come| come.map(Box::new)),
+            Answer::Come(answer) => answer.take(),
+            Answer::WithIdleLimit(waiting) => {
+                poll_once(waiting.as_mut()).map(|come| come.map(Box::new))
+            }
         }
     }
 

@@ -552,6 +552,16 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_in_the_place_of_a_scheme_is_not_repeated() {
+        let refused = |url| {
+            let spec = ConnectionSpec::from(HttpSpec::new(url));
+            spec.check().unwrap_err().to_string()
+        };
+        assert!(refused("ws://h/").contains("\"ws\""));
+        assert!(!refused("hunter2://h/").contains("hunter2"));
+    }
+
+    #[test]
     fn a_url_with_another_scheme_is_refused() {
         for url in ["ftp://h/", "file:///etc/passwd", "localhost:80", ""] {
             let spec = ConnectionSpec::from(HttpSpec::new(url));

@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use mcp_supervisor::{
-    ConnectionSpec, Era, Limits, Ping,
+    ConnectionSpec, Era, Limits, Page, Ping, ToolCall,
     error::{NotSentReason, StartFailure},
     spec::Revision,
 };
@@ -449,6 +449,67 @@ async fn the_first_request_of_an_http_session_goes_out_behind_its_standing_strea
             bed.file("standing").exists(),
             "the call was answered before"
         );
+        shut_down(supervisor).await;
+    })
+    .await;
+}
+
+/// What the headers of each POST of a tool call said.
+fn call_headers(bed: &support::Bed) -> Vec<Value> {
+    let text = std::fs::read_to_string(bed.file("messages")).unwrap();
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let calls = lines.filter(|line| line["message"]["method"] == "tools/call");
+    calls
+        .map(|mut line| line["http"]["headers"].take())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_call_in_2026_07_28_says_in_headers_what_it_is_and_the_arguments_that_its_tool_wants_there()
+ {
+    bounded(async {
+        let region = json!({"type": "string", "x-mcp-header": "Region"});
+        let bed = support::Bed::new(json!({"log_messages": true, "tools": [
+            {"name": "größer"},
+            {"name": "by_region", "inputSchema": {"type": "object", "properties": {"region": region}}},
+        ]}));
+        let server = bed.http().await;
+        let (supervisor, connection) = open(server.spec(Era::Discover)).await;
+        let in_a_region = || ToolCall::new("by_region", json!({"region": "eu west"}));
+        connection.call_tool(echo()).await.unwrap();
+        let named = ToolCall::new("größer", json!({}));
+        connection.call_tool(named).await.unwrap();
+        connection.list_tools(Page::first()).await.unwrap();
+        connection.call_tool(in_a_region()).await.unwrap();
+        connection.call_tool(echo()).await.unwrap();
+        let headers = call_headers(&bed);
+        let said = |name: &str| headers.iter().map(|h| h[name].clone()).collect::<Vec<_>>();
+        assert_eq!(said("mcp-method"), ["tools/call"; 4]);
+        let names = ["echo", "=?base64?Z3LDtsOfZXI=?=", "by_region", "echo"];
+        assert_eq!(said("mcp-name"), names);
+        assert_eq!(said("mcp-protocol-version"), ["2026-07-28"; 4]);
+        assert_eq!(
+            said("mcp-param-region"),
+            [json!(null), json!(null), json!("eu west"), json!(null)]
+        );
+        shut_down(supervisor).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_of_an_older_revision_says_in_headers_its_session_and_its_revision() {
+    bounded(async {
+        let bed = support::Bed::new(json!({"log_messages": true}));
+        let server = bed.http().await;
+        let (supervisor, connection) = open(server.spec(initialize())).await;
+        connection.call_tool(echo()).await.unwrap();
+        let headers = call_headers(&bed);
+        assert_eq!(headers[0]["mcp-protocol-version"], "2025-11-25");
+        assert!(headers[0]["mcp-session-id"].is_string(), "{headers:?}");
+        assert_eq!(headers[0]["mcp-method"], json!(null));
         shut_down(supervisor).await;
     })
     .await;

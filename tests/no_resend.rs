@@ -293,10 +293,9 @@ async fn a_cut_answer_stream_is_resumed_a_few_times_by_get_and_never_by_post() {
 #[tokio::test]
 async fn a_resumed_stream_brings_the_answer_without_a_second_post() {
     bounded(async {
-        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": false}});
         let bed = Bed::new(json!({"rules": [
             {"on": "tools/call", "do": ["ledger", {"sse": [{"id": "e1", "retry": 1, "data": ""}, "cut"]}]},
-            {"on": "resume", "do": [{"sse": [{"id": "e2", "data": answer}]}]},
+            {"on": "resume", "do": [{"sse": [{"answer_to": "last_call"}]}]},
         ]}));
         let server = bed.http().await;
         let ours = Ours::open(server.spec(initialize())).await;

@@ -90,10 +90,6 @@ struct Handed {
     pulse: Arc<Pulse>,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is moved once, and a box would cost an allocation for each answer"
-)]
 enum Waited {
     Answered(Answered),
     Without(Box<Without>),

@@ -162,7 +162,7 @@ impl Operation<'_> {
                 let result = answer.into_server_result();
                 let attempts = self.attempts;
                 return Ok(Done {
-                    result,
+                    result: Box::new(result),
                     raw: None,
                     generation,
                     asked: None,

@@ -58,12 +58,12 @@ pub(super) struct Operation<'a> {
 
 /// An operation that was answered.
 pub(super) struct Done {
-    pub(super) result: ServerResult,
+    pub(super) result: Box<ServerResult>,
     /// What the tool said, where it was left as it came: the result is all but that.
     pub(super) raw: Option<Arc<RawResult>>,
     pub(super) generation: Generation,
     /// Who asks for input, if that is the answer.
-    pub(super) asked: Option<AskedBy>,
+    pub(super) asked: Option<Box<AskedBy>>,
     pub(super) attempts: u32,
     pub(super) looked_up: bool,
 }
@@ -135,7 +135,7 @@ impl Operation<'_> {
 
     /// A tool's answer, as it is told to the caller.
     pub(super) fn answer(&self, done: Done) -> ToolAnswer {
-        let task = match &done.result {
+        let task = match &*done.result {
             ServerResult::CreateTaskResult(created) => {
                 Some(self.task_handle(created.task.task_id.clone()))
             }
@@ -143,7 +143,7 @@ impl Operation<'_> {
         };
         let is_error = is_tool_error(&done.result);
         ToolAnswer {
-            body: match (done.raw, done.result) {
+            body: match (done.raw, *done.result) {
                 (Some(raw), _) => Body::Raw(Arc::new(RawBody::new(raw, is_error))),
                 (None, ServerResult::CallToolResult(result)) => Body::Complete(result),
                 (None, ServerResult::InputRequiredResult(result)) => Body::InputRequired(result),

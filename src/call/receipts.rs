@@ -88,7 +88,7 @@ impl Caller<'_> {
         request.extensions_mut().insert(IfDeclared);
         let mut operation = self.operation(budget.operation(), kind, Ok(request), budget)?;
         let done = operation.run().await?;
-        let said = match done.result {
+        let said = match *done.result {
             ServerResult::CustomResult(result) => result.0,
             other => serde_json::to_value(other).unwrap_or_default(),
         };
@@ -182,7 +182,7 @@ impl Operation<'_> {
             found: result.is_some(),
         });
         Ok(result.map(|result| Done {
-            result,
+            result: Box::new(result),
             raw: None,
             generation,
             asked: None,

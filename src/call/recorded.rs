@@ -45,7 +45,7 @@ impl Operation<'_> {
         }
         match result_fact(journal, &done.result, by.clone()) {
             Some(fact) => fact,
-            None => match &done.result {
+            None => match &*done.result {
                 ServerResult::CreateTaskResult(created) => Fact::Task {
                     task: self.task_handle(created.task.task_id.clone()),
                 },

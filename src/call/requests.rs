@@ -160,7 +160,7 @@ impl Caller<'_> {
     pub(super) async fn task_state(
         &self,
         get: TaskGet,
-    ) -> Result<(GetTaskResult, Generation, Option<AskedBy>), CallError> {
+    ) -> Result<(GetTaskResult, Generation, Option<Box<AskedBy>>), CallError> {
         let kind = OperationKind::GetTask;
         let request = self.about(&get.task).map(|id| {
             let request: ClientRequest = GetTaskRequest::new(GetTaskParams::new(id)).into();
@@ -174,7 +174,7 @@ impl Caller<'_> {
         let done = operation.run().await;
         if let Some(journal) = self.journal {
             let fact = match &done {
-                Ok(done) => match &done.result {
+                Ok(done) => match &*done.result {
                     ServerResult::GetTaskResult(state) => end_of(journal, &state.task.payload),
                     _ => None,
                 },
@@ -186,7 +186,7 @@ impl Caller<'_> {
             }
         }
         let done = done?;
-        match done.result {
+        match *done.result {
             ServerResult::GetTaskResult(state) => Ok((state, done.generation, done.asked)),
             _ => {
                 let cause = UnknownCause::WrongType(kind.method());

@@ -40,7 +40,7 @@ impl Operation<'_> {
         let most = self.line.settings.limits.max_rounds;
         let mut without_questions = 0;
         for sent in 1.. {
-            let (ServerResult::InputRequiredResult(asked), Some(by)) = (&done.result, &done.asked)
+            let (ServerResult::InputRequiredResult(asked), Some(by)) = (&*done.result, &done.asked)
             else {
                 return Ok(done);
             };

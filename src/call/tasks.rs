@@ -103,12 +103,12 @@ impl Caller<'_> {
     async fn ask_for_task(
         &self,
         questions: InputRequests,
-        by: Option<AskedBy>,
+        by: Option<Box<AskedBy>>,
         times: &Times,
         last: Option<TaskStatus>,
     ) -> Result<InputResponses, TaskError> {
         let settings = &self.line.settings;
-        let Some(AskedBy { peer, .. }) = by.filter(|_| settings.handled) else {
+        let Some(by) = by.filter(|_| settings.handled) else {
             return Err(TaskError::InputRequired(questions));
         };
         let _held = times.clock.hold();
@@ -118,7 +118,7 @@ impl Caller<'_> {
         let most = self.line.settings.limits.max_asked;
         let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
         for (key, question) in questions {
-            let (handler, peer) = (settings.handler.clone(), peer.clone());
+            let (handler, peer) = (settings.handler.clone(), by.peer.clone());
             let ct = nobody_waits.clone();
             let places = Arc::clone(&places);
             answering.spawn(async move {

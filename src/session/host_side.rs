@@ -25,7 +25,7 @@ use crate::{
     operation::ListKind,
     spec::{Handler, Panicked},
     subscription::{Notices, Told},
-    transport::Pulse,
+    transport::{Pulse, witness::OnStreamOf},
 };
 
 /// How long a handler may go on after it was told that nobody waits for its answer.
@@ -124,9 +124,12 @@ impl HostSide {
         let told = cancelled.child_token();
         context.ct = told.clone();
         // Where the transport cannot tell which call it is about, it may be about any.
-        let call = match context.extensions.get::<InboundStreamOrigin>() {
+        let extensions = &context.extensions;
+        let call = match extensions.get::<InboundStreamOrigin>() {
             Some(InboundStreamOrigin::OutboundRequest(id)) => Some(id.clone()),
-            Some(InboundStreamOrigin::Unassociated) | None => None,
+            Some(InboundStreamOrigin::Unassociated) | None => {
+                extensions.get::<OnStreamOf>().map(|on| on.0.clone())
+            }
         };
         let _held = asks.then(|| self.pulse.calls.hold(call.as_ref()));
         let mut answer = self.handler.answer(request, context);

@@ -8,11 +8,15 @@ use rmcp::{
 };
 use tokio::sync::oneshot;
 
-use super::{Answer, Pending};
+use super::{Answer, Pending, Way};
 use crate::{
     evidence::DispatchCell,
     operation::Generation,
-    transport::{Pulse, lane::Lane, read},
+    transport::{
+        Pulse,
+        lane::{self, Lane},
+        read,
+    },
 };
 
 /// What is left of a wait that was given up: the answer may still come, until the session ends.
@@ -27,7 +31,7 @@ pub(crate) struct Late {
     /// Where the answer may be as it came.
     cell: Arc<DispatchCell>,
     /// What rmcp had in hand before it heard that nobody waits.
-    in_hand: Option<oneshot::Receiver<Result<ServerResult, ServiceError>>>,
+    in_hand: Option<Way>,
     /// What our own transport hears after that.
     heard: Option<oneshot::Receiver<Result<ServerResult, ErrorData>>>,
 }
@@ -39,7 +43,7 @@ impl Pending {
             return None;
         }
         let in_hand = match std::mem::replace(&mut self.answer, Answer::Come(None)) {
-            Answer::Plain(rx) => Some(rx),
+            Answer::Plain(way) => Some(way),
             // An answer that is there is never given up, and of the other one nothing is left.
             Answer::Come(_) | Answer::WithIdleLimit(_) => None,
         };
@@ -77,16 +81,16 @@ impl Late {
                         return Some(answer);
                     }
                 }
-                answer = or_never(&mut self.in_hand) => {
+                answer = in_hand(&mut self.in_hand) => {
                     self.in_hand = None;
                     match answer {
-                        Ok(Ok(result)) => {
+                        Ok(result) => {
                             let whole = self.cell.kept().map(|raw| read(&raw).into());
-                            return Some(Ok(whole.unwrap_or(result)));
+                            return Some(Ok(whole.unwrap_or(*result)));
                         }
-                        Ok(Err(ServiceError::McpError(error))) => return Some(Err(error)),
+                        Err(ServiceError::McpError(error)) => return Some(Err(error)),
                         // rmcp has heard that nobody waits.
-                        _ => {}
+                        Err(_) => {}
                     }
                 }
                 () = pulse.ended() => return None,
@@ -104,6 +108,13 @@ impl Drop for Late {
             Some(lane) => lane.forget(&self.id),
             None => self.pulse.calls.expect_no_more(&self.id),
         }
+    }
+}
+
+async fn in_hand(way: &mut Option<Way>) -> lane::Answer {
+    match way {
+        Some(way) => way.answer().await,
+        None => std::future::pending().await,
     }
 }
 

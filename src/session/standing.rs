@@ -294,7 +294,9 @@ impl One {
         let report = pending.cell().reported().cloned().unwrap_or_default();
         pending.settle();
         let why = match answer {
-            Ok(ServerResult::SubscriptionsListenResult(_)) => GapCause::Ended,
+            Ok(result) if matches!(*result, ServerResult::SubscriptionsListenResult(_)) => {
+                GapCause::Ended
+            }
             Ok(_) => {
                 self.refused(wanted.clone(), Refusal::NoAnswer);
                 return None;

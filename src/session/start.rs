@@ -35,7 +35,7 @@ use crate::{
 #[cfg(feature = "http")]
 use crate::{
     evidence::WireFault,
-    transport::http::{Endpoint, Handshake},
+    transport::http::{Endpoint, Handshake, Posts},
 };
 #[cfg(feature = "stdio")]
 use crate::{spec::StdioSpec, transport::stdio::ServerProcess};
@@ -243,11 +243,17 @@ async fn negotiate_http(
     let (settings, pulse) = (&*args.settings, &args.pulse);
     let (limits, probe) = (&settings.limits, discover_limit(settings));
     let (transport, handshake) = endpoint.open(Arc::clone(pulse), limits, probe);
+    let open_lane = |mut session: Session, client, (posts, lane): (Posts, _)| {
+        posts.begin(endpoint, &session.revision);
+        session.go_by(lane, client, lists_to(args));
+        session
+    };
+    let way = transport.lane();
     let (lent, mut returned) = lend(transport);
     let error = match negotiate(lent, host, settings, &settings.era, pulse, running).await {
-        Ok((session, _)) => {
+        Ok((session, client)) => {
             handshake.standing_stream().await;
-            return Ok(session);
+            return Ok(open_lane(session, client, way));
         }
         Err(error) => error,
     };
@@ -260,9 +266,10 @@ async fn negotiate_http(
         return Err(explain_http(error, &handshake));
     };
     let (transport, handshake) = endpoint.open_again(failed, limits);
+    let way = transport.lane();
     negotiate(transport, host, settings, &Era::Discover, pulse, running)
         .await
-        .map(|(session, _)| session)
+        .map(|(session, client)| open_lane(session, client, way))
         .map_err(|error| explain_http(error, &handshake))
 }
 

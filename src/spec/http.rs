@@ -5,6 +5,9 @@ use std::{fmt, sync::Arc};
 use super::SpecError;
 use crate::credentials::TokenSource;
 
+/// Schemes that a URL may have by mistake, and that are told.
+const OTHER_SCHEMES: [&str; 8] = ["ws", "wss", "ftp", "file", "unix", "tcp", "sse", "stdio"];
+
 /// A server behind streamable HTTP.
 #[derive(Clone)]
 pub struct HttpSpec {
@@ -118,18 +121,14 @@ impl HttpSpec {
         if self.tokens.is_some() && self.headers.iter().any(is_authorization) {
             return objection("header", "the credentials are to supply \"Authorization\"");
         }
-        let scheme = self
-            .url
-            .split_once("://")
-            .map(|(scheme, _)| scheme.to_ascii_lowercase());
-        match scheme.as_deref() {
-            Some("http" | "https") => Ok(()),
-            Some(other) => Err(SpecError::Scheme {
-                scheme: other.chars().take(20).collect(),
-            }),
-            None => Err(SpecError::Scheme {
-                scheme: String::new(),
-            }),
+        let (scheme, _) = self.url.split_once("://").unwrap_or_default();
+        let is = |name: &&str| scheme.eq_ignore_ascii_case(name);
+        if is(&"http") || is(&"https") {
+            return Ok(());
         }
+        let scheme = OTHER_SCHEMES.into_iter().find(is).unwrap_or_default();
+        Err(SpecError::Scheme {
+            scheme: scheme.to_owned(),
+        })
     }
 }

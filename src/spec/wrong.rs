@@ -17,11 +17,12 @@ pub enum SpecError {
     },
     /// Not an HTTP URL.
     #[error(
-        "the URL {}; write http:// or https://",
-        if .scheme.is_empty() { "has no scheme".to_owned() } else { format!("has the scheme {scheme:?}") }
+        "the URL has {}; write http:// or https://",
+        if .scheme.is_empty() { "no scheme that is known".to_owned() } else { format!("the scheme {scheme:?}") }
     )]
     Scheme {
-        /// What stands there instead, cut short.
+        /// What stands there instead, if it is the name of a scheme. Any other text may be a secret that
+        /// got there by mistake, and is not repeated.
         scheme: String,
     },
     /// The URL, a header or the token cannot be sent.

@@ -107,7 +107,7 @@ impl Calls {
     }
 
     /// Some of the session's calls go by this lane.
-    pub(super) fn also_on(&self, lane: &Arc<Lane>) {
+    pub(crate) fn also_on(&self, lane: &Arc<Lane>) {
         let _ = self.lane.set(Arc::downgrade(lane));
     }
 
@@ -176,7 +176,10 @@ impl Calls {
     /// server speaks about. Calls that are handed over later are not among them.
     pub(crate) fn hold(&self, call: Option<&RequestId>) -> AllHeld {
         let lane = self.lane.get().and_then(Weak::upgrade);
-        let on_lane = lane.filter(|_| call.is_none()).map(|lane| lane.hold());
+        let on_lane = lane.map(|lane| match call {
+            Some(call) => lane.hold_one(call).into_iter().collect(),
+            None => lane.hold(),
+        });
         let table = self.table();
         let mut held: Vec<_> = match call {
             Some(call) => table

@@ -229,14 +229,20 @@ impl<'a> Answer<'a> {
     /// The message, as rmcp would have decoded it, with `id` for its id.
     pub(super) fn decode(&self, wanted: Wanted, id: i64) -> Option<ServerJsonRpcMessage> {
         let id = RequestId::Number(id);
+        Some(match self.said(wanted)? {
+            Ok(result) => ServerJsonRpcMessage::response(*result, id),
+            Err(error) => ServerJsonRpcMessage::error(error, Some(id)),
+        })
+    }
+
+    /// What it answers.
+    pub(super) fn said(&self, wanted: Wanted) -> Option<Result<Box<ServerResult>, ErrorData>> {
         match &self.said {
-            Said::Result(found) => Some(ServerJsonRpcMessage::response(found.decode(wanted)?, id)),
-            Said::Error(error) => {
-                let error = serde_json::from_str::<ErrorData>(error).ok()?;
-                Some(ServerJsonRpcMessage::error(error, Some(id)))
-            }
+            Said::Result(found) => found.decode(wanted).map(Box::new).map(Ok),
+            Said::Error(error) => serde_json::from_str(error).ok().map(Err),
         }
     }
+
     pub(super) fn is_result(&self) -> bool {
         matches!(self.said, Said::Result(_))
     }

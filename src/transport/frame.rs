@@ -2,6 +2,7 @@
 
 use std::{io, ops::Range};
 
+use rmcp::model::RequestId;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// One frame as it was read.
@@ -180,6 +181,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             return Some(Frame::TooLarge(id_in(bytes)));
         }
         Some(Frame::Line(line))
+    }
+}
+
+/// An id as a number. Some servers send it back as a text.
+pub(super) fn number_of(id: &RequestId) -> Option<i64> {
+    match id {
+        RequestId::Number(n) => Some(*n),
+        RequestId::String(s) => s.parse().ok(),
     }
 }
 

@@ -9,21 +9,18 @@ mod answer;
 mod endpoint;
 mod exchange;
 mod handshake;
+mod lane;
 mod late;
 mod reading;
 mod token;
 mod worker;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use futures::StreamExt as _;
 use rmcp::{
-    model::{ClientJsonRpcMessage, ErrorData, JsonRpcMessage, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
     transport::streamable_http_client::{StreamableHttpError, StreamableHttpPostResponse},
 };
 
@@ -32,12 +29,14 @@ pub(crate) use endpoint::Endpoint;
 pub(crate) use endpoint::provide_cryptography;
 use exchange::Exchange;
 pub(crate) use handshake::Handshake;
+pub(crate) use lane::Posts;
 use reading::{
     answers, as_it_came, chain, drain, fault_of, media_type_is, message_in, not_known, text_header,
 };
 
 use super::{Pulse, server_error};
 use crate::{
+    credentials::AccessToken,
     evidence::{Loss, WireFault, WireReport},
     spec::Tokens,
 };
@@ -55,6 +54,9 @@ const RESERVED: [HeaderName; 6] = [
     header::CONTENT_LENGTH,
     header::TRANSFER_ENCODING,
 ];
+
+/// The kinds of answers to a POST.
+const ACCEPT_ANSWER: &str = "application/json, text/event-stream";
 
 /// The most room that is made for a body before it has come.
 const ROOM: usize = 1024 * 1024;
@@ -75,6 +77,13 @@ pub(crate) enum HttpError {
     Status(u16),
     #[error("{0}")]
     Fault(WireFault),
+}
+
+/// The value of the header that shows a token.
+fn authorization(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 #[derive(Clone)]
@@ -132,29 +141,15 @@ impl HttpClient {
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let falls_back = self.discover_limit.is_some();
         let exchange = Exchange::of(&message, session_id.is_some(), falls_back);
-        let mut report = WireReport {
-            in_session: exchange.in_session,
-            ..WireReport::default()
-        };
-        let body = serde_json::to_vec(&message).map_err(|e| {
-            self.broken(
-                &exchange,
-                report.clone(),
-                WireFault::Unencodable(e.to_string()),
-            )
-        })?;
-        let accept = "application/json, text/event-stream";
+        let body =
+            serde_json::to_vec(&message).map_err(|e| self.unencodable(&exchange, e.to_string()))?;
         let (resume_headers, resume_auth) = (headers.clone(), auth.clone());
-        let token = self.token(exchange.cell.as_deref()).await;
-        let token = token.map_err(|fault| match fault {
-            Some(fault) => self.broken(&exchange, report.clone(), fault),
-            None => StreamableHttpError::Client(HttpError::SessionOver),
-        })?;
+        let token = self.token_for(&exchange).await?;
         let auth = token.as_ref().map(|t| t.secret().to_owned()).or(auth);
         let request = self
             .request(
                 self.http.post(uri.as_ref()),
-                accept,
+                ACCEPT_ANSWER,
                 session_id.as_ref(),
                 auth,
                 headers,
@@ -162,10 +157,41 @@ impl HttpClient {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)
             .build()
-            .map_err(|e| {
-                let why = chain(&e.without_url());
-                self.broken(&exchange, report.clone(), WireFault::Unencodable(why))
-            })?;
+            .map_err(|e| self.unencodable(&exchange, chain(&e.without_url())))?;
+        self.exchange(&exchange, request, token, |request| answer::Resume {
+            client: self.clone(),
+            request,
+            uri,
+            session_id,
+            headers: resume_headers,
+            auth: resume_auth,
+        })
+        .await
+    }
+
+    /// A message that was not sent because it cannot be written.
+    fn unencodable(&self, exchange: &Exchange, why: String) -> Failure {
+        self.broken(exchange, exchange.report(), WireFault::Unencodable(why))
+    }
+
+    /// The token to send, or why nothing is sent.
+    async fn token_for(&self, exchange: &Exchange) -> Result<Option<AccessToken>, Failure> {
+        let token = self.token(exchange.cell.as_deref()).await;
+        token.map_err(|fault| match fault {
+            Some(fault) => self.broken(exchange, exchange.report(), fault),
+            None => StreamableHttpError::Client(HttpError::SessionOver),
+        })
+    }
+
+    /// Sends one request, once, and reads the head of its answer, and the body where that is one message.
+    async fn exchange(
+        &self,
+        exchange: &Exchange,
+        request: reqwest::Request,
+        token: Option<AccessToken>,
+        resume: impl FnOnce(RequestId) -> answer::Resume,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let mut report = exchange.report();
         // A session that is over gets nothing more: its id is not used again, and what still waited
         // here goes out on the next session.
         if self.pulse.is_ended() {
@@ -182,7 +208,7 @@ impl HttpClient {
             .http
             .execute(request)
             .await
-            .map_err(|e| self.broken(&exchange, report.clone(), fault_of(e)))?;
+            .map_err(|e| self.broken(exchange, report.clone(), fault_of(e)))?;
         if let Some(cell) = &exchange.cell {
             cell.finish_write();
         }
@@ -190,66 +216,53 @@ impl HttpClient {
         report.status = Some(status.as_u16());
         if !status.is_success() {
             self.tell_refusal(&mut report, token, response.headers());
-            return self.refused(&exchange, report, response).await;
+            return self.refused(exchange, report, response).await;
         }
         let accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
         if accepted && exchange.request.is_some() {
             // No sign of life: whoever waits for the answer has heard nothing.
-            self.report(&exchange, report);
+            self.report(exchange, report);
             return Ok(StreamableHttpPostResponse::Accepted);
         }
         self.pulse.hear();
         let new_session = text_header(response.headers(), SESSION_ID);
-        if new_session.is_some() {
-            self.handshake.has_session.store(true, Ordering::Release);
+        if let Some(session_id) = new_session.as_deref().filter(|_| exchange.is_handshake) {
+            self.handshake.assign(session_id);
         }
         let Some(id) = exchange.request.clone() else {
             drain(response).await;
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         if media_type_is(response.headers(), "text/event-stream") {
-            let resume = answer::Resume {
-                client: self.clone(),
-                request: id,
-                uri,
-                session_id,
-                limit: if exchange.can_resume {
-                    self.max_resumes
-                } else {
-                    0
-                },
-                headers: resume_headers,
-                auth: resume_auth,
-            };
-            let stream = answer::stream(response, resume, &exchange, report);
+            let stream = answer::stream(response, resume(id), exchange, report);
             return Ok(StreamableHttpPostResponse::Sse(stream, new_session));
         }
         if !media_type_is(response.headers(), "application/json") {
             let fault = WireFault::BadAnswer("its content type is neither JSON nor SSE".into());
-            return Err(self.broken(&exchange, report, fault));
+            return Err(self.broken(exchange, report, fault));
         }
         let body = match self.body(response).await {
             Ok(body) => body,
-            Err(fault) => return Err(self.broken(&exchange, report, fault)),
+            Err(fault) => return Err(self.broken(exchange, report, fault)),
         };
-        let decoded = as_it_came(body, &exchange);
+        let decoded = as_it_came(body, exchange);
         match decoded {
             Ok(answer) if answers(&answer, &id) => {
-                self.report(&exchange, report);
+                self.report(exchange, report);
                 Ok(StreamableHttpPostResponse::Json(answer, new_session))
             }
             Ok(JsonRpcMessage::Error(error)) if error.id.is_none() => {
-                self.report(&exchange, report);
+                self.report(exchange, report);
                 let error = ServerJsonRpcMessage::error(error.error, Some(id));
                 Ok(StreamableHttpPostResponse::Json(error, new_session))
             }
             Ok(_) => {
                 let fault = WireFault::BadAnswer("it answers another request".into());
-                Err(self.broken(&exchange, report, fault))
+                Err(self.broken(exchange, report, fault))
             }
             Err(_) => {
                 let fault = WireFault::BadAnswer("its body is not a message of MCP".into());
-                Err(self.broken(&exchange, report, fault))
+                Err(self.broken(exchange, report, fault))
             }
         }
     }
@@ -325,10 +338,7 @@ impl HttpClient {
         if let Some(id) = session_id.and_then(|id| HeaderValue::from_str(id).ok()) {
             all.insert(SESSION_ID, id);
         }
-        if let Some(token) = auth
-            && let Ok(mut value) = HeaderValue::try_from(format!("Bearer {token}"))
-        {
-            value.set_sensitive(true);
+        if let Some(value) = auth.as_deref().and_then(authorization) {
             all.insert(header::AUTHORIZATION, value);
         }
         request.headers(all)

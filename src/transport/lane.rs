@@ -1,10 +1,11 @@
-//! The short way of an operation over a byte stream of ours: from the session to the writer, and from
-//! the reader to whoever waits, past rmcp.
+//! The short way of an operation over a transport of ours: from the session to the wire, and from what
+//! reads there to whoever waits, past rmcp.
 //!
 //! rmcp gives each request a task and two trips through its own loop. The handshake, standing
 //! subscriptions, what the server asks and what a host's handler asks go that way. Operations do not:
-//! the session puts their requests into the writer's queue itself, in mailbox order, and the reader
-//! hands the answers to whoever waits. rmcp's ids are even on the wire, and those in here are odd.
+//! the session puts their requests into the transport's hands itself, in mailbox order, and whatever
+//! reads hands the answers to whoever waits. On a byte stream rmcp's ids are even on the wire, and those
+//! in here are odd; over HTTP those in here begin where rmcp's do not come.
 
 mod request;
 
@@ -20,10 +21,11 @@ use rmcp::{
     ServiceError,
     model::{
         CancelledNotification, CancelledNotificationParam, ClientJsonRpcMessage,
-        ClientNotification, ErrorCode, ErrorData, ProgressToken, RequestId, ServerResult,
+        ClientNotification, ClientRequest, ErrorCode, ErrorData, ProgressToken, RequestId,
+        ServerResult,
     },
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::AbortHandle};
 
 pub(crate) use request::{OnLane, Said};
 
@@ -37,13 +39,14 @@ use crate::evidence::{DispatchCell, WireFault, WireReport};
 /// Where the lane's progress tokens begin, so that none is one of rmcp's, which count from zero.
 const TOKENS: i64 = 1 << 32;
 
-/// What comes of a request, as rmcp would tell it.
-pub(crate) type Answer = Result<ServerResult, ServiceError>;
+/// What comes of a request, as rmcp would tell it. A result is boxed where it is made: it is handed on
+/// many times, and is a few hundred bytes.
+pub(crate) type Answer = Result<Box<ServerResult>, ServiceError>;
 
 /// Whoever hears of answers before those who wait for them.
 type Hearing = dyn Fn(&ServerResult) + Send + Sync;
 
-/// The writer of the stream.
+/// What puts messages onto the wire.
 pub(super) trait Outbox: Send + Sync {
     /// Takes a message, which goes out behind all that was taken before. `Err`: the session is over,
     /// and the message will not be written.
@@ -51,6 +54,16 @@ pub(super) trait Outbox: Send + Sync {
 
     /// The same, and writes nothing before it returns: who lets go of something may be anywhere.
     fn leave(&self, outgoing: Outgoing) -> Result<(), Closed>;
+
+    /// Whether it takes this request. What it does not take goes through rmcp.
+    fn takes(&self, _request: &ClientRequest) -> bool {
+        true
+    }
+
+    /// Whether it takes notifications, and calls whose answer is wanted also when it comes late.
+    fn takes_all(&self) -> bool {
+        true
+    }
 }
 
 /// The session is over: nothing is taken any more.
@@ -83,6 +96,17 @@ struct Asked {
     /// The clock of its operation.
     clock: Option<Arc<Clock>>,
     wanted: Wanted,
+    /// Where each request has an exchange of its own: what runs it.
+    exchange: Option<AbortHandle>,
+}
+
+impl Asked {
+    /// Nobody waits any more.
+    fn drop_exchange(&self) {
+        if let Some(exchange) = &self.exchange {
+            exchange.abort();
+        }
+    }
 }
 
 /// The place of a request that is about to be handed over.
@@ -121,6 +145,17 @@ impl Lane {
 
     // The session's side.
 
+    /// Whether a request goes by the lane. `late`: whether its answer is wanted also when it comes after
+    /// its caller has gone.
+    pub(crate) fn takes(&self, request: &ClientRequest, late: bool) -> bool {
+        (!late || self.outbox.takes_all()) && self.outbox.takes(request)
+    }
+
+    /// Whether notifications go by the lane.
+    pub(crate) fn takes_notifications(&self) -> bool {
+        self.outbox.takes_all()
+    }
+
     /// A place for one request, by which the server may speak of it from its hand-over on.
     pub(crate) fn place(&self) -> Place {
         let local = self.next.fetch_add(2, Ordering::Relaxed);
@@ -145,6 +180,7 @@ impl Lane {
             cell: Arc::clone(cell),
             clock,
             wanted: Wanted::by(&request.request),
+            exchange: None,
         };
         let number = request.number;
         let mut waiting = self.waiting();
@@ -173,7 +209,9 @@ impl Lane {
         if let RequestId::Number(number) = id {
             let asked = self.waiting().by_id.remove(number);
             // Not under the lock: it may wake.
-            drop(asked);
+            if let Some(asked) = asked {
+                asked.drop_exchange();
+            }
         }
     }
 
@@ -198,6 +236,28 @@ impl Lane {
         clocks.map(Clock::hold).collect()
     }
 
+    /// Lets the clock of one request stand.
+    pub(super) fn hold_one(&self, id: &RequestId) -> Option<Held> {
+        let RequestId::Number(number) = id else {
+            return None;
+        };
+        let waiting = self.waiting();
+        let clock = waiting.by_id.get(number)?.clock.as_ref();
+        clock.map(Clock::hold)
+    }
+
+    /// Notes what runs the exchange of a request, if that has no answer yet.
+    pub(super) fn runs(&self, number: i64, exchange: AbortHandle) {
+        if let Some(asked) = self.waiting().by_id.get_mut(&number) {
+            asked.exchange = Some(exchange);
+        }
+    }
+
+    /// What the request with this id waits for.
+    pub(super) fn waits_for(&self, number: i64) -> Option<Wanted> {
+        Some(self.waiting().by_id.get(&number)?.wanted)
+    }
+
     /// What the request with this id waits for, and its cell.
     pub(super) fn wanted(&self, number: i64) -> Option<(Wanted, Arc<DispatchCell>)> {
         let waiting = self.waiting();
@@ -206,7 +266,7 @@ impl Lane {
     }
 
     /// Gives an answer to whoever waits for it. `false`: nobody does.
-    pub(super) fn settle(&self, number: i64, answer: Result<ServerResult, ErrorData>) -> bool {
+    pub(super) fn settle(&self, number: i64, answer: Result<Box<ServerResult>, ErrorData>) -> bool {
         let Some(asked) = self.waiting().by_id.remove(&number) else {
             return false;
         };
@@ -235,9 +295,14 @@ impl Lane {
 
     /// Ends the wait of a request that the writer has dropped.
     pub(super) fn drop_unsent(&self, number: i64) {
+        self.fail(number, not_answered());
+    }
+
+    /// Ends the wait of a request to which no answer will come. Its cell tells why.
+    pub(super) fn fail(&self, number: i64, error: ServiceError) {
         let asked = self.waiting().by_id.remove(&number);
         if let Some(asked) = asked {
-            let _ = asked.tell.send(Err(not_answered()));
+            let _ = asked.tell.send(Err(error));
         }
     }
 
@@ -248,7 +313,9 @@ impl Lane {
         let left = std::mem::take(&mut waiting.by_id);
         drop(waiting);
         // Not under the lock: it wakes all of them.
-        drop(left);
+        for asked in left.into_values() {
+            asked.drop_exchange();
+        }
     }
 }
 
@@ -261,7 +328,7 @@ fn told(notification: ClientNotification) -> Outgoing {
 }
 
 /// An end without an answer. The request's cell tells why.
-fn not_answered() -> ServiceError {
+pub(super) fn not_answered() -> ServiceError {
     let text = "made up by the client";
     ServiceError::McpError(ErrorData::new(ErrorCode::INTERNAL_ERROR, text, None))
 }

@@ -105,7 +105,6 @@ impl<R: AsyncRead + Unpin + Send> OrderedTransport<R> {
         let outbox: Arc<dyn Outbox> = Arc::clone(&writer) as _;
         let lane = Arc::new(Lane::new(Arc::clone(&outbox), first_id));
         writer.serves(&lane);
-        pulse.calls.also_on(&lane);
         let limit = options.discover_limit;
         let desk = Desk::new(Arc::clone(&pulse), Arc::clone(&lane), first_id, limit);
         tokio::spawn(writer.run(options.stop_writing));

@@ -8,7 +8,9 @@ use std::{future::Future, io, sync::Arc};
 
 use rmcp::{
     RoleClient,
-    model::{ClientJsonRpcMessage, GetExtensions as _, JsonRpcMessage, ServerJsonRpcMessage},
+    model::{
+        ClientJsonRpcMessage, GetExtensions as _, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+    },
     transport::Transport,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -32,6 +34,14 @@ pub(crate) struct Outlives;
 /// of its own that waits, and of those on the lane it knows nothing: this one waits for them.
 #[derive(Clone, Copy)]
 pub(crate) struct Anchor;
+
+/// Rides in a request of the server's: it came on the stream of the answer to this call on the lane.
+#[cfg_attr(
+    not(feature = "http"),
+    expect(dead_code, reason = "only HTTP has such streams")
+)]
+#[derive(Clone)]
+pub(crate) struct OnStreamOf(pub(crate) RequestId);
 
 /// The cell of a message, if it is a request of ours that has one.
 pub(crate) fn cell_of(message: &ClientJsonRpcMessage) -> Option<Arc<DispatchCell>> {

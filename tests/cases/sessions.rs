@@ -535,10 +535,9 @@ async fn a_lent_connection_is_tried_whatever_its_last_calls_experienced() {
 #[tokio::test]
 async fn an_answer_that_was_read_is_the_answer_whatever_becomes_of_its_exchange() {
     bounded(async {
-        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": false}});
         let script = json!({"rules": [
             {"on": "GET", "do": [{"sse": [
-                {"comment": "here"}, {"wait_file": "answer"}, {"data": answer}, "hang",
+                {"comment": "here"}, {"wait_file": "answer"}, {"answer_to": "last_call"}, "hang",
             ]}]},
             {"on": "tools/call", "do": ["ledger", {"touch": "charged"}, {"wait_file": "go"}, "reset"]},
         ]});

@@ -582,17 +582,20 @@ impl Context {
     }
 
     async fn answer_to(&mut self, id: &Value) {
-        let id = if id == "last_gen" {
-            let before = self.generation.saturating_sub(1);
-            match self.server.dir.last_id(before, "tools/call") {
+        let of = match id.as_str() {
+            Some("last_gen") => Some(self.generation.saturating_sub(1)),
+            Some("last_call") => Some(self.generation),
+            _ => None,
+        };
+        let id = match of {
+            Some(generation) => match self.server.dir.last_id(generation, "tools/call") {
                 Some(found) => found,
                 None => {
-                    eprintln!("fault_server: generation {before} received no call");
+                    eprintln!("fault_server: generation {generation} received no call");
                     return;
                 }
-            }
-        } else {
-            id.clone()
+            },
+            None => id.clone(),
         };
         let result = self.question().dress(json!({
             "content": [{"type": "text", "text": "stray"}], "isError": false,

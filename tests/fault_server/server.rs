@@ -78,7 +78,7 @@
 //! | `"ledger_once"` | the ledger line of this call, unless there is one of this tool with its `key`: a server that deduplicates |
 //! | `{"result":V}`, `{"error":{"code":..,"message":..,"data":..}}` | answers that (in 2026-07-28 `resultType` is added if absent). An answer ends the event stream that it is in |
 //! | `{"notify":{"method":..,"params":..}}`, `{"send":MESSAGE}` | sends a message; over HTTP as an event, so that the answer becomes an event stream |
-//! | `{"answer_to":ID}`, `{"answer_to":"last_gen"}` | answers another id; the last `tools/call` id of the generation before |
+//! | `{"answer_to":ID}`, `{"answer_to":"last_gen"}`, `{"answer_to":"last_call"}` | answers another id; the last `tools/call` id of the generation before, or of this one |
 //! | `"duplicate_answer"` | the default answer twice |
 //! | `{"truncate_answer":BYTES}` | the first bytes of the default answer (over HTTP with its whole `Content-Length`) |
 //! | `"answer_no_newline"`, `"bad_utf8_answer"` | the default answer without its newline; with `ff fe` inside its last string |

@@ -1,16 +1,27 @@
 //! Answers that are large.
 
-use mcp_supervisor::{CallError, error::UnknownCause};
+use mcp_supervisor::{CallError, Era, error::UnknownCause};
 use rmcp::model::{CallToolResponse, CallToolResult};
 use serde_json::{Value, json};
 
 use crate::support::{
     bounded,
-    lane::{BOTH, Rig, lanes},
+    lane::{BOTH, Over, Rig, lanes},
 };
 
-fn answering(result: &Value) -> Value {
-    json!({"rules": [{"on": "tools/call", "tool": "charge", "do": ["ledger", {"result": result}]}]})
+/// Scripts of servers that answer so; over HTTP once as one body, and once in an event stream.
+fn answering(result: &Value) -> [Value; 2] {
+    let rule = json!({"on": "tools/call", "tool": "charge", "do": ["ledger", {"result": result}]});
+    ["json", "sse"].map(|kind| json!({"http_answer": kind, "rules": [&rule]}))
+}
+
+/// Each lane with each of the scripts.
+fn cases(scripts: [Value; 2]) -> impl Iterator<Item = (Over, Era, Value)> {
+    let of = move |(over, era): (Over, Era)| {
+        let scripts = scripts.clone().into_iter();
+        scripts.map(move |script| (over, era.clone(), script))
+    };
+    lanes(&BOTH).into_iter().flat_map(of)
 }
 
 fn rows() -> Value {
@@ -25,8 +36,8 @@ async fn a_large_answer_stays_as_it_came_until_somebody_reads_it() {
         let result = json!({"content": [{"type": "text", "text": "x".repeat(50_000)},
             {"type": "resource_link", "uri": "file:///a", "name": "a"}],
             "structuredContent": {"rows": rows()}, "isError": true, "_meta": {"k": 1}});
-        for (over, era) in lanes(&BOTH) {
-            let rig = Rig::new(over, era, answering(&result)).await;
+        for (over, era, script) in cases(answering(&result)) {
+            let rig = Rig::new(over, era, script).await;
             let answer = rig.call("charge", json!({})).await.unwrap();
             assert!(answer.is_error());
             let read = serde_json::from_str::<CallToolResult>(answer.raw().unwrap()).unwrap();
@@ -52,8 +63,8 @@ async fn a_large_answer_stays_as_it_came_until_somebody_reads_it() {
 async fn a_small_answer_is_read_at_once() {
     bounded(async {
         let result = json!({"content": [{"type": "text", "text": "a"}], "structuredContent": [1]});
-        for (over, era) in lanes(&BOTH) {
-            let rig = Rig::new(over, era, answering(&result)).await;
+        for (over, era, script) in cases(answering(&result)) {
+            let rig = Rig::new(over, era, script).await;
             let answer = rig.call("charge", json!({})).await.unwrap();
             assert_eq!((answer.raw(), answer.raw_structured()), (None, None));
             assert_eq!(answer.text(), "a");
@@ -74,8 +85,8 @@ async fn a_large_answer_that_cannot_be_read_is_found_out_when_it_comes() {
             json!({"content": [{"type": "resource", "resource": {"uri": 5}, "padding": padding}]}),
             json!({"content": [], "isError": "yes", "structuredContent": padding}),
         ] {
-            for (over, era) in lanes(&BOTH) {
-                let rig = Rig::new(over, era, answering(&broken)).await;
+            for (over, era, script) in cases(answering(&broken)) {
+                let rig = Rig::new(over, era, script).await;
                 let error = rig.call("charge", json!({})).await.unwrap_err();
                 let CallError::Unknown(unknown) = error else {
                     panic!("it ran, and nobody knows how: {error:?}");

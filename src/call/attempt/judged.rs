@@ -89,7 +89,7 @@ pub(super) fn came_back(
     kind: OperationKind,
     ticket: &Ticket,
     pending: Pending,
-    answer: Result<ServerResult, ServiceError>,
+    answer: Result<Box<ServerResult>, ServiceError>,
 ) -> Waited {
     if pending.cell().was_recalled() {
         // The writer made the answer up to release rmcp: the connection took the request back, and
@@ -114,9 +114,11 @@ pub(super) fn came_back(
         Ok(result) => {
             let generation = pending.pulse.generation;
             pending.pulse.answered();
-            let asked = asks(&result).then(|| AskedBy {
-                peer: pending.peer().clone(),
-                pulse: Arc::clone(&pending.pulse),
+            let asked = asks(&result).then(|| {
+                Box::new(AskedBy {
+                    peer: pending.peer().clone(),
+                    pulse: Arc::clone(&pending.pulse),
+                })
             });
             let raw = pending.cell().kept();
             pending.settle();

@@ -14,18 +14,18 @@ use crate::{
 
 /// An attempt that was answered.
 pub(in crate::call) struct Answered {
-    pub(in crate::call) result: ServerResult,
+    pub(in crate::call) result: Box<ServerResult>,
     /// What the tool said, where it was left as it came: the result is all but that.
     pub(in crate::call) raw: Option<Arc<RawResult>>,
     pub(in crate::call) generation: Generation,
-    pub(in crate::call) asked: Option<AskedBy>,
+    pub(in crate::call) asked: Option<Box<AskedBy>>,
 }
 
 impl Answered {
     /// Reads what was left as it came.
     pub(in crate::call) fn read(&mut self) {
         if let Some(raw) = self.raw.take() {
-            self.result = ServerResult::CallToolResult(read(&raw));
+            *self.result = ServerResult::CallToolResult(read(&raw));
         }
     }
 }

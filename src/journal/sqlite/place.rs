@@ -64,6 +64,14 @@ impl Place {
     }
 }
 
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A process that is being made by another thread has the file as well until it runs its own
+        // program, and the lock goes with the last that has it, unless it is given back.
+        let _ = self.lock.unlock();
+    }
+}
+
 /// A file that its owner may read and write, and nobody else. One that is there keeps its rights.
 fn for_the_owner_alone(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
@@ -87,5 +95,22 @@ fn refused(path: &Path, error: &io::Error) -> StoreError {
             StoreError::ReadOnly(text)
         }
         _ => StoreError::Unavailable(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_that_was_closed_is_free_although_a_process_is_just_being_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal.db");
+        let place = Place::take(&path).unwrap();
+        assert!(matches!(Place::take(&path), Err(StoreError::Locked(_))));
+        let in_the_child = place.lock.try_clone().unwrap();
+        drop(place);
+        Place::take(&path).unwrap();
+        drop(in_the_child);
     }
 }

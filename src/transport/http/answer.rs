@@ -42,7 +42,6 @@ pub(super) struct Resume {
     pub(super) request: RequestId,
     pub(super) uri: Arc<str>,
     pub(super) session_id: Option<Arc<str>>,
-    pub(super) limit: u32,
     pub(super) headers: HashMap<HeaderName, HeaderValue>,
     pub(super) auth: Option<String>,
 }
@@ -53,6 +52,7 @@ struct AnswerStream {
     cell: Option<Arc<DispatchCell>>,
     /// The answer is wanted also after it was cancelled.
     outlives: bool,
+    can_resume: bool,
     report: WireReport,
     last_event_id: Option<String>,
     wait: Duration,
@@ -74,6 +74,7 @@ pub(super) fn stream(
         resume,
         cell: exchange.cell.clone(),
         outlives: exchange.outlives,
+        can_resume: exchange.can_resume,
         report,
         last_event_id: None,
         wait: RESUME_AFTER,
@@ -242,7 +243,9 @@ impl AnswerStream {
     /// Asks for the rest of the stream, until it is given one or may not ask any more.
     async fn take_up_again(&mut self) {
         loop {
-            let can = self.resumes < self.resume.limit && !self.resume.client.pulse.is_ended();
+            let client = &self.resume.client;
+            let can =
+                self.can_resume && self.resumes < client.max_resumes && !client.pulse.is_ended();
             let Some(last_event_id) = self.last_event_id.as_deref().filter(|_| can) else {
                 self.give_up(WireFault::StreamEnded {
                     resumes: self.resumes,

@@ -1,11 +1,19 @@
 //! Where a connection's requests go: the endpoint, checked, and a transport for each session.
 
-use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use ::http::{HeaderName, HeaderValue};
 use rmcp::{
     RoleClient,
-    model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
+    model::{
+        ClientJsonRpcMessage, GetExtensions as _, JsonRpcMessage, ServerJsonRpcMessage,
+        ServerResult,
+    },
     transport::{
         Transport,
         common::client_side_sse::NeverRetry,
@@ -15,11 +23,19 @@ use rmcp::{
     },
 };
 
-use super::{Handshake, HttpClient, PROTOCOL_VERSION, Pulse, RESERVED, reading::chain};
+use tokio::sync::mpsc;
+
+use super::{
+    Handshake, HttpClient, PROTOCOL_VERSION, Posts, Pulse, RESERVED,
+    lane::{FIRST_ID, OnStream},
+    reading::chain,
+};
 use crate::{
+    event::Dropped,
     evidence::Loss,
     spec::{HttpSpec, Limits, SpecError, Tokens},
     telemetry::FarEnd,
+    transport::{frame::number_of, lane::Lane, witness::Anchor},
 };
 
 type Worker = StreamableHttpClientTransport<HttpClient>;
@@ -28,9 +44,9 @@ type Worker = StreamableHttpClientTransport<HttpClient>;
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     client: reqwest::Client,
-    url: Arc<str>,
-    headers: HashMap<HeaderName, HeaderValue>,
-    bearer: Option<String>,
+    pub(super) url: Arc<str>,
+    pub(super) headers: HashMap<HeaderName, HeaderValue>,
+    pub(super) bearer: Option<String>,
     tokens: Option<Tokens>,
     resend_after_401: bool,
 }
@@ -108,8 +124,8 @@ impl Endpoint {
         limits: &Limits,
         discover_limit: Option<Duration>,
     ) -> (HttpTransport, Arc<Handshake>) {
-        let (worker, handshake) = self.worker(Arc::clone(&pulse), limits, discover_limit);
-        (HttpTransport { worker, pulse }, handshake)
+        let (way, handshake) = self.way(Arc::clone(&pulse), limits, discover_limit);
+        (HttpTransport { way, pulse }, handshake)
     }
 
     /// Opens a transport for another handshake of the same session, instead of one whose handshake
@@ -119,17 +135,17 @@ impl Endpoint {
         mut failed: HttpTransport,
         limits: &Limits,
     ) -> (HttpTransport, Arc<Handshake>) {
-        let (worker, handshake) = self.worker(Arc::clone(&failed.pulse), limits, None);
-        failed.worker = worker;
+        let (way, handshake) = self.way(Arc::clone(&failed.pulse), limits, None);
+        failed.way = way;
         (failed, handshake)
     }
 
-    fn worker(
+    fn way(
         &self,
         pulse: Arc<Pulse>,
         limits: &Limits,
         discover_limit: Option<Duration>,
-    ) -> (Worker, Arc<Handshake>) {
+    ) -> (Way, Arc<Handshake>) {
         let handshake = Arc::new(Handshake::default());
         let client = HttpClient {
             http: self.client.clone(),
@@ -148,15 +164,74 @@ impl Endpoint {
         config.auth_header.clone_from(&self.bearer);
         config.channel_buffer_capacity = limits.max_in_flight.max(16);
         config.retry_config = Arc::new(NeverRetry::default());
-        let worker = StreamableHttpClientTransport::with_client(client, config);
-        (worker, handshake)
+        let (posts, lane, heard) = Posts::new(client.clone());
+        let way = Way {
+            worker: StreamableHttpClientTransport::with_client(client, config),
+            posts,
+            lane,
+            heard,
+            anchored: false,
+        };
+        (way, handshake)
     }
 }
 
-/// rmcp's session worker over this crate's client, with its end published.
+/// rmcp's session worker over this crate's client and the lane beside it, with their end published.
 pub(crate) struct HttpTransport {
-    worker: Worker,
+    way: Way,
     pulse: Arc<Pulse>,
+}
+
+/// What belongs to one handshake.
+struct Way {
+    worker: Worker,
+    posts: Posts,
+    lane: Arc<Lane>,
+    /// What came on the streams of the lane's answers.
+    heard: mpsc::Receiver<OnStream>,
+    /// rmcp has the request that stands for those of the lane.
+    anchored: bool,
+}
+
+impl HttpTransport {
+    /// The way of the session's tool calls past rmcp.
+    pub(crate) fn lane(&self) -> (Posts, Arc<Lane>) {
+        (self.way.posts.clone(), Arc::clone(&self.way.lane))
+    }
+
+    /// Ends the session, and the exchanges that have no answer yet.
+    fn end(&self) {
+        self.pulse.end(Loss::Ended("its client service stopped"));
+        // After the end, by which whoever waits is to judge.
+        self.way.lane.close();
+    }
+
+    /// Leaves rmcp what is its own: the answer to a call on the lane may come by the standing stream.
+    fn for_rmcp(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+        let id = match &message {
+            JsonRpcMessage::Response(response) => Some(&response.id),
+            JsonRpcMessage::Error(error) => error.id.as_ref(),
+            _ => None,
+        };
+        let number = id.and_then(number_of).filter(|number| *number >= FIRST_ID);
+        let Some(number) = number else {
+            if let JsonRpcMessage::Response(response) = &message
+                && let ServerResult::ListToolsResult(list) = &response.result
+            {
+                self.way.posts.note_tools(list);
+            }
+            return Some(message);
+        };
+        let answer = match message {
+            JsonRpcMessage::Response(response) => Ok(Box::new(response.result)),
+            JsonRpcMessage::Error(error) => Err(error.error),
+            other => return Some(other),
+        };
+        if !self.way.lane.settle(number, answer) {
+            self.pulse.drop_frame(Dropped::Unmatched);
+        }
+        None
+    }
 }
 
 impl Transport<RoleClient> for HttpTransport {
@@ -166,28 +241,60 @@ impl Transport<RoleClient> for HttpTransport {
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        Transport::send(&mut self.worker, message)
+        let is_anchor = matches!(
+            &message,
+            JsonRpcMessage::Request(request) if request.request.extensions().get::<Anchor>().is_some()
+        );
+        self.way.anchored |= is_anchor;
+        let sending = (!is_anchor).then(|| Transport::send(&mut self.way.worker, message));
+        async move {
+            match sending {
+                Some(sending) => sending.await,
+                None => Ok(()),
+            }
+        }
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        let message = self.worker.receive().await;
-        if message.is_none() {
-            self.pulse.end(Loss::Closed {
-                exit: None,
-                stderr: String::new(),
-            });
+        loop {
+            // Before it has the anchor, rmcp would take what a server asks for unasked.
+            let bound = self.way.lane.asks_only_if_asked.load(Ordering::Acquire);
+            let may_ask = self.way.anchored || !bound;
+            let message = tokio::select! {
+                message = self.way.worker.receive() => message,
+                Some(heard) = self.way.heard.recv(), if may_ask => match heard {
+                    OnStream::Beside(message) => return Some(message),
+                    OnStream::Answer(number, answer) => {
+                        self.way.posts.settle(number, answer);
+                        continue;
+                    }
+                },
+            };
+            let Some(message) = message else {
+                self.pulse.end(Loss::Closed {
+                    exit: None,
+                    stderr: String::new(),
+                });
+                return None;
+            };
+            if let Some(message) = self.for_rmcp(message) {
+                return Some(message);
+            }
         }
-        message
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
-        self.worker.close().await
+        // After a handshake that failed there may be another one.
+        if self.way.posts.has_begun() {
+            self.end();
+        }
+        self.way.worker.close().await
     }
 }
 
 impl Drop for HttpTransport {
     fn drop(&mut self) {
-        self.pulse.end(Loss::Ended("its client service stopped"));
+        self.end();
     }
 }
 

@@ -8,7 +8,7 @@ use rmcp::model::{
 };
 
 use crate::{
-    evidence::DispatchCell,
+    evidence::{DispatchCell, WireReport},
     transport::{
         decode::Wanted,
         witness::{Outlives, cell_of},
@@ -59,6 +59,34 @@ impl Exchange {
         }
         exchange
     }
+
+    /// A tool call on the lane.
+    pub(super) fn on_lane(
+        number: i64,
+        cell: Option<Arc<DispatchCell>>,
+        in_session: bool,
+        can_resume: bool,
+    ) -> Self {
+        Self {
+            cell,
+            request: Some(RequestId::Number(number)),
+            may_fall_back: false,
+            wanted: Wanted::Tool,
+            is_handshake: false,
+            can_resume,
+            in_session,
+            outlives: false,
+        }
+    }
+
+    /// What is reported of it before anything is known.
+    pub(super) fn report(&self) -> WireReport {
+        WireReport {
+            in_session: self.in_session,
+            ..WireReport::default()
+        }
+    }
+
     /// Whether this is the request of this number.
     pub(super) fn asked(&self, id: i64) -> bool {
         self.request == Some(RequestId::Number(id))

@@ -1,10 +1,7 @@
 //! What is known of a handshake over HTTP while it goes on.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -21,8 +18,8 @@ const STANDING_LIMIT: Duration = Duration::from_millis(300);
 #[derive(Default)]
 pub(crate) struct Handshake {
     last: Mutex<Option<WireReport>>,
-    /// The server assigned a session, so a standing stream follows.
-    pub(super) has_session: AtomicBool,
+    /// The session that the server assigned. Where there is one, a standing stream follows.
+    session_id: Mutex<Option<Arc<str>>>,
     /// The standing stream was answered, whatever the answer.
     pub(super) standing: CancellationToken,
 }
@@ -32,9 +29,23 @@ impl Handshake {
     /// client goes there, and before that it has no way: a tool that asks somebody would wait for
     /// ever.
     pub(crate) async fn standing_stream(&self) {
-        if self.has_session.load(Ordering::Acquire) {
+        if self.session_id().is_some() {
             let _ = tokio::time::timeout(STANDING_LIMIT, self.standing.cancelled()).await;
         }
+    }
+
+    fn assigned(&self) -> MutexGuard<'_, Option<Arc<str>>> {
+        self.session_id
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn assign(&self, session_id: &str) {
+        *self.assigned() = Some(Arc::from(session_id));
+    }
+
+    pub(super) fn session_id(&self) -> Option<Arc<str>> {
+        self.assigned().clone()
     }
 
     /// Another exchange begins: what the one before it said is not about this one.

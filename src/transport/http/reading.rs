@@ -78,12 +78,17 @@ pub(super) fn as_it_came(
     exchange: &Exchange,
 ) -> serde_json::Result<ServerJsonRpcMessage> {
     match String::from_utf8(body) {
-        Ok(text) => match in_short(text, exchange) {
-            Ok(answer) => Ok(answer),
-            Err(text) => message_in(text.as_bytes()),
-        },
+        Ok(text) => as_text_came(text, exchange),
         Err(error) => message_in(error.as_bytes()),
     }
+}
+
+/// The same of what is text already.
+pub(super) fn as_text_came(
+    text: String,
+    exchange: &Exchange,
+) -> serde_json::Result<ServerJsonRpcMessage> {
+    in_short(text, exchange).or_else(|text| message_in(text.as_bytes()))
 }
 
 /// Decodes by the short way, or gives the text back.

@@ -20,7 +20,7 @@ use crate::{
     transport::{
         Pulse,
         decode::{Answer, LARGE, Wanted},
-        frame::{Line, Lines, id_in},
+        frame::{Line, Lines, id_in, number_of},
         lane::Lane,
     },
 };
@@ -170,10 +170,28 @@ impl Desk {
         }
         let text = str::from_utf8(line);
         let answer = text.ok().and_then(Answer::walk);
+        if let Some(answer) = &answer
+            && self.settled_on_lane(answer)
+        {
+            return None;
+        }
         match answer.map_or(Short::LongWay, |answer| self.short_way(&answer)) {
             Short::LongWay => self.long_way(line, whole),
             short => self.went(short),
         }
+    }
+
+    /// Whether it was an answer that whoever waits on the lane was given.
+    fn settled_on_lane(&self, answer: &Answer<'_>) -> bool {
+        if self.local(&RequestId::Number(answer.id)).is_ok() {
+            return false;
+        }
+        let wanted = self.lane.waits_for(answer.id);
+        let Some(said) = wanted.and_then(|wanted| answer.said(wanted)) else {
+            return false;
+        };
+        self.pulse.hear();
+        self.lane.settle(answer.id, said)
     }
 
     /// A large frame is taken out of the buffer, so that a result can stay where it is.
@@ -292,7 +310,7 @@ impl Desk {
             None => {
                 let number = number_of(id);
                 let answer = match message {
-                    JsonRpcMessage::Response(response) => Ok(response.result),
+                    JsonRpcMessage::Response(response) => Ok(Box::new(response.result)),
                     JsonRpcMessage::Error(error) => Err(error.error),
                     other => return Some(Heard::Message(other)),
                 };
@@ -397,12 +415,4 @@ impl Desk {
 /// A frame without the byte order mark that some servers put before it.
 fn without_mark(line: &[u8]) -> &[u8] {
     line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line)
-}
-
-/// An id as a number. Some servers send it back as a text.
-fn number_of(id: &RequestId) -> Option<i64> {
-    match id {
-        RequestId::Number(n) => Some(*n),
-        RequestId::String(s) => s.parse().ok(),
-    }
 }
