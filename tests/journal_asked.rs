@@ -5,8 +5,9 @@ mod support;
 use std::{sync::atomic::Ordering, time::Duration};
 
 use mcp_supervisor::{
-    Limits, Outcome, Page, Resolve, ResolveError, Supervisor, ToolCall, ToolContract,
+    Limits, Outcome, Page, Resolve, ResolveError, Supervisor, ToolCall, ToolContract, What,
     error::{NotSentReason, UnknownCause, Wait},
+    event::Ended,
     journal::{JournalSettings, State},
     operation::OperationId,
     policy::Repeats,
@@ -17,7 +18,7 @@ use support::{
     bounded, initialize,
     store::{Asked, watched, watched_with},
     until,
-    world::{WIRES, Wire, World, charge, echo, eras, everywhere, not_sent, unknown},
+    world::{WIRES, Wire, World, charge, echo, eras, everywhere, not_sent, unknown, until_told},
 };
 
 /// Accepted once, with the first attempt in the same write; dispatched once more for each further
@@ -261,6 +262,113 @@ async fn what_changed_hands_is_unknown_although_this_host_did_not_send_it() {
         assert_eq!(error.outcome(), Outcome::Unknown);
         assert_eq!(*unknown(&error), UnknownCause::ChangedHands);
         assert_eq!(world.bed.read("tools/call"), 0);
+    })
+    .await;
+}
+
+fn sent_once_more(spec: mcp_supervisor::ConnectionSpec) -> mcp_supervisor::ConnectionSpec {
+    let once = Repeats {
+        max_attempts: 1,
+        ..Repeats::default()
+    };
+    spec.contract("charge", ToolContract::keyed("key"))
+        .repeats(once)
+}
+
+/// With an attempt in its record it is taken for sent by whoever takes it over, and its contract lets it
+/// be sent. As long as the record does not say that it was not, it may be, if this host ends.
+#[tokio::test]
+async fn what_may_be_sent_by_whoever_resolves_it_is_not_sent_only_once_that_is_recorded() {
+    let (wire, era) = everywhere().next().unwrap();
+    for hangs_for_long in [false, true] {
+        bounded(async {
+            let world = World::new(wire, era.clone(), json!({})).await;
+            let (supervisor, journal, store) = watched().await;
+            let server = supervisor.open("server", sent_once_more(world.spec()));
+            let server = server.await.unwrap();
+            server.list_tools(Page::first()).await.unwrap();
+            store.hangs.send_replace(true);
+            let calling = async {
+                let error = server.call_tool(keyed().deadline(SOON)).await.unwrap_err();
+                let record = journal.show(error.operation()).await.unwrap();
+                (error, record.map(|record| record.state))
+            };
+            let moving = async {
+                if !hangs_for_long {
+                    tokio::time::sleep(2 * SOON).await;
+                    store.hangs.send_replace(false);
+                }
+            };
+            let ((error, state), ()) = tokio::join!(calling, moving);
+            if hangs_for_long {
+                assert_eq!(*unknown(&error), UnknownCause::Unrecorded);
+            } else {
+                let reason = not_sent(&error);
+                let journal = NotSentReason::DeadlinePassed(Wait::Journal);
+                assert_eq!(reason.as_str(), journal.as_str());
+                assert_eq!(state, Some(State::NotSent));
+            }
+            assert_eq!(world.bed.read("tools/call"), 0);
+        })
+        .await;
+    }
+}
+
+/// The same of a call whose session could not be started, and whose store takes nothing any more.
+#[tokio::test]
+async fn what_was_not_sent_is_unknown_where_the_store_fails_and_its_contract_lets_others_send_it() {
+    for repeats in [false, true] {
+        bounded(async {
+            let script = json!({"rules": [{"on": "initialize", "do": ["hang"]}]});
+            let world = World::new(Wire::Stdio, initialize(), script).await;
+            let (supervisor, _, store) = watched().await;
+            let spec = match repeats {
+                true => sent_once_more(world.spec()),
+                false => world.spec(),
+            };
+            let server = supervisor.open("server", spec).await.unwrap();
+            store.fails.outcome.store(true, Ordering::SeqCst);
+            let call = keyed().deadline(Duration::from_millis(600));
+            let error = server.call_tool(call).await.unwrap_err();
+            match repeats {
+                true => assert_eq!(*unknown(&error), UnknownCause::Unrecorded),
+                false => drop(not_sent(&error)),
+            }
+            assert_eq!(world.bed.read("tools/call"), 0);
+        })
+        .await;
+    }
+}
+
+/// A resolve that cannot go on, because the journal fails, never says that nothing was sent: the call
+/// before it may have been.
+#[tokio::test]
+async fn a_resolve_that_its_journal_fails_says_that_it_was_perhaps_sent() {
+    bounded(async {
+        let script = json!({"rules": [{"on": "tools/call", "tool": "charge", "do":
+            ["ledger_once", {"error": {"code": -32001, "message": "Session terminated"}}]}]});
+        let world = World::new(Wire::Stdio, initialize(), script).await;
+        let settings = JournalSettings {
+            keep_arguments: true,
+            ..JournalSettings::default()
+        };
+        let (supervisor, _, store) = watched_with(settings).await;
+        let server = supervisor.open("server", sent_once_more(world.spec()));
+        let server = server.await.unwrap();
+        let operation = server.call_tool(keyed()).await.unwrap_err().operation();
+        store.fails.dispatching.store(true, Ordering::SeqCst);
+        store.fails.outcome.store(true, Ordering::SeqCst);
+        let mut events = supervisor.events();
+        let error = server.resolve(operation).await.unwrap_err();
+        assert!(matches!(error, ResolveError::Journal(_)), "{error}");
+        let is_over =
+            |what: &What| matches!(what, What::OperationFinished { operation: it, .. } if *it == operation);
+        let over = until_told(&mut events, is_over).await;
+        let What::OperationFinished { ended, .. } = &over.what else {
+            unreachable!("it was just looked at");
+        };
+        assert_eq!(*ended, Ended::Abandoned { perhaps_sent: true });
+        assert_eq!(world.bed.read("tools/call"), 1);
     })
     .await;
 }

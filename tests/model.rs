@@ -17,6 +17,8 @@
 
 #[path = "model/faults.rs"]
 mod faults;
+#[path = "model/kept.rs"]
+mod kept;
 #[path = "model/machine.rs"]
 mod machine;
 #[path = "model/moves.rs"]

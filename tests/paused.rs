@@ -4,6 +4,8 @@
 #[path = "paused/far_end.rs"]
 mod far_end;
 mod support;
+#[path = "paused/writer.rs"]
+mod writer;
 
 use std::{
     sync::{

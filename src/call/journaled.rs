@@ -12,7 +12,10 @@ use std::{
 };
 
 use serde_json::{Map, Value};
-use tokio::sync::{SemaphorePermit, oneshot};
+use tokio::{
+    sync::{SemaphorePermit, oneshot},
+    task::JoinHandle,
+};
 use tracing::{Instrument as _, Span};
 
 use super::{
@@ -53,7 +56,7 @@ pub(super) struct Journaled {
     held: Held,
     /// The attempt that became durable together with the intent.
     ahead: Option<AttemptId>,
-    /// An attempt is recorded, so that whoever takes the operation over has to take it for sent.
+    /// An attempt is recorded, or may be, so that whoever takes the operation over has to take it for sent.
     may_be_taken_for_sent: bool,
     /// A round before this call stands at the server, whatever becomes of this one.
     goes_on: bool,
@@ -154,6 +157,7 @@ impl Task {
         };
         let contract = line.settings.contracts.for_tool(&call.name);
         let asks = Asks::of(&call, self.id_given, contract, journal);
+        let may_be_resent = may_be_resent(line, contract);
         let tool = call.name.clone();
         let operation = within.in_scope(|| caller.tool_operation(call));
         drop(within);
@@ -193,6 +197,13 @@ impl Task {
                     if journaled.may_be_taken_for_sent =>
                 {
                     let unknown = Verdict::Unknown(UnknownCause::ChangedHands);
+                    Err(operation.error(Without::new(unknown), None))
+                }
+                // Nor does its record say so yet, and this host may end before it does.
+                (Ok(Err(_)) | Err(_), Err(CallError::NotSent(_)))
+                    if journaled.may_be_taken_for_sent && may_be_resent =>
+                {
+                    let unknown = Verdict::Unknown(UnknownCause::Unrecorded);
                     Err(operation.error(Without::new(unknown), None))
                 }
                 _ => done,
@@ -286,12 +297,19 @@ impl<'a> Operation<'a> {
             Ok(Ok(Accepted::New(held))) => held,
             Ok(Ok(Accepted::Found(record))) => return Ok(Taken::Found(record)),
             Ok(Err(error)) => {
-                tokio::spawn(tidy_up(journal.clone(), intent, None));
+                tokio::spawn(tidy_up(journal.clone(), intent));
                 return Err(self.error(unrecorded(error).into(), None));
             }
             Err(reason) => {
-                tokio::spawn(tidy_up(journal.clone(), intent, Some(asked)));
-                return Err(self.error(reason.into(), None));
+                let may_be_resent = first.is_some() && may_be_resent(line, &intent.contract);
+                let tidied = tokio::spawn(withdraw_late(journal.clone(), intent, asked));
+                // With an attempt in it, whoever finds it when this host is gone takes it for sent.
+                let unrecorded = may_be_resent && !is_tidy(tidied).await;
+                let without = match unrecorded {
+                    true => Without::new(Verdict::Unknown(UnknownCause::Unrecorded)),
+                    false => reason.into(),
+                };
+                return Err(self.error(without, None));
             }
         };
         self.journaled = Some(Box::new(Journaled::new(journal, held, first)));
@@ -420,9 +438,12 @@ impl Journaled {
         }
         let attempt = AttemptId::mint();
         let fact = Fact::Dispatching { attempt };
+        let before = std::mem::replace(&mut self.may_be_taken_for_sent, true);
         let durable = in_time(times, self.journal.append(&self.held, fact)).await?;
-        durable.map_err(unrecorded)?;
-        self.may_be_taken_for_sent = true;
+        if let Err(error) = durable {
+            self.may_be_taken_for_sent = before;
+            return Err(unrecorded(error));
+        }
         Ok(attempt)
     }
 
@@ -455,20 +476,41 @@ impl Journaled {
     }
 }
 
-/// Records an intent as not sent whose caller was told so: its first write failed, or `comes` later than
-/// anybody waits for it. Perhaps it is there all the same, and its key with it. Where that does not
-/// succeed, the next start of the host does it.
-async fn tidy_up(journal: Journal, intent: Intent, comes: Option<Asked<Accepted>>) {
-    let came = match comes {
-        Some(asked) => asked.await.ok(),
-        None => None,
-    };
-    let held = match came {
-        Some(Accepted::New(held)) => Some(held),
-        Some(Accepted::Found(_)) => None,
-        None => withdraw(&journal, intent).await,
-    };
-    let Some(held) = held else { return };
+/// Whether something may be sent in order to resolve an operation under this contract.
+fn may_be_resent(line: &Line, contract: &ToolContract) -> bool {
+    repeats(contract) && !line.ownership.is_lent()
+}
+
+/// Whether an intent was tidied up as long as a caller waits for such a thing.
+async fn is_tidy(tidied: JoinHandle<bool>) -> bool {
+    matches!(tokio::time::timeout(LAST_WRITE, tidied).await, Ok(Ok(true)))
+}
+
+/// Records an intent as not sent that becomes durable later than anybody waits for it. `true`: it is
+/// recorded so, or the store says that it was not accepted.
+async fn withdraw_late(journal: Journal, intent: Intent, comes: Asked<Accepted>) -> bool {
+    match comes.await {
+        Ok(Accepted::New(held)) => record_unsent(&journal, &held).await,
+        // It is another one that is there.
+        Ok(Accepted::Found(_)) => true,
+        Err(_) => {
+            tokio::spawn(tidy_up(journal, intent));
+            true
+        }
+    }
+}
+
+/// Records an intent as not sent whose caller was told so, because its first write failed. Perhaps it is
+/// there all the same, and its key with it. Where that does not succeed, the next start of the host does
+/// it.
+async fn tidy_up(journal: Journal, intent: Intent) {
+    if let Some(held) = withdraw(&journal, intent).await {
+        record_unsent(&journal, &held).await;
+    }
+}
+
+/// `true`: that is durable.
+async fn record_unsent(journal: &Journal, held: &Held) -> bool {
     let fact = Fact::Without {
         outcome: Outcome::NotSent,
         failure: Failure::new("journal"),
@@ -477,11 +519,13 @@ async fn tidy_up(journal: Journal, intent: Intent, comes: Option<Asked<Accepted>
             attempts: 0,
         },
     };
-    let mut unwritten = Unwritten::new(&journal, &held, vec![fact]);
+    let mut unwritten = Unwritten::new(journal, held, vec![fact]);
     let offered = unwritten.offer().await;
-    if unwritten.persist(offered).await.is_none() {
-        release(&journal, &held).await;
+    let recorded = unwritten.persist(offered).await.is_some();
+    if !recorded {
+        release(journal, held).await;
     }
+    recorded
 }
 
 /// The right to write an intent that perhaps is there.

@@ -56,6 +56,12 @@ pub enum UnknownCause {
     /// have sent it since, as its contract allows.
     #[error("this host was taken for dead, and whoever took the operation over may have sent it")]
     ChangedHands,
+    /// This host did not send it, and could not record that in time. If the host ends before it can,
+    /// whoever resolves the operation may send it, as its contract allows.
+    #[error(
+        "this host did not send it and could not record that, so whoever resolves it may send it"
+    )]
+    Unrecorded,
     /// The server asked for input before it goes on, and did not get it: it stopped half-way.
     #[error("the server asked for input, and {0}")]
     InputMissing(InputMissing),
@@ -81,6 +87,7 @@ impl UnknownCause {
             Self::WrongType(_) => "wrong_type",
             Self::ActorFailed => "actor_failed",
             Self::ChangedHands => "changed_hands",
+            Self::Unrecorded => "unrecorded",
             Self::InputMissing(_) => "input_missing",
             Self::InJournal { .. } => "in_journal",
         }

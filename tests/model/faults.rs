@@ -91,6 +91,15 @@ pub(crate) fn shown(fault: Fault) -> (&'static str, World<2>) {
             };
             (NOT_SENT, under(Contract::Keyed, STALLS), luck)
         }
+        Fault::NotSentUnrecorded => {
+            let luck = Luck {
+                crashes: 1,
+                resolves: 1,
+                unwritten: 1,
+                ..impatience
+            };
+            (NOT_SENT, under(Contract::Keyed, JOURNALED), luck)
+        }
         Fault::AnswerOfAnotherSession => (OWN_ANSWER, OWNED, end),
         Fault::SecondOutcome => (ONE_OUTCOME, OWNED, impatience),
         Fault::RefusedRepeatSettles => {
@@ -130,7 +139,7 @@ pub(crate) fn shown(fault: Fault) -> (&'static str, World<2>) {
         calm_at_last: breaks == NEXT_SUCCEEDS
             || matches!(
                 fault,
-                Fault::LateRefusalSettles | Fault::NotSentByAFencedHost
+                Fault::LateRefusalSettles | Fault::NotSentByAFencedHost | Fault::NotSentUnrecorded
             ),
     };
     (breaks, world)

@@ -86,10 +86,12 @@ impl<const N: usize> Machine<N> {
             Step::Called { op, host } => self.called(state, op, host),
             Step::Mailed { op, host } => self.mailed(state, op, host),
             Step::Refused { op, host } => self.refused(state, op, host),
+            Step::Misplaced { op, host } => self.misplaced(state, op, host),
             Step::GivenUp { op, host } => self.given_up(state, op, host),
             Step::LostSight { op, host } => self.lost_sight(state, op, host),
             Step::Left { op } => self.left(state, op),
             Step::Told { op, ending } => self.told(state, op, ending),
+            Step::ToldUnrecorded { op, ending } => self.told_unrecorded(state, op, ending),
 
             Step::Opening { host, asked } => self.opening(state, host, asked),
             Step::Opened { host } => self.opened(state, host),
@@ -123,6 +125,7 @@ impl<const N: usize> Machine<N> {
             Step::Crashed { host } => self.crashed(state, host),
             Step::LeaseOver { host } => self.lease_over(state, host),
             Step::Restarted { host } => self.restarted(state, host),
+            Step::Lent { host } => self.lent(state, host),
         }
     }
 

@@ -133,10 +133,21 @@ fn work<const N: usize>(
     let patient = is_the_next(world, op);
     match job.work {
         Work::Nothing | Work::Settled(_) => {}
+        Work::Owed(ending) => {
+            moves.free(record(Fact::AcceptedWithAttempt));
+            moves.free(record(Fact::Ended(ending)));
+            if is_nobodys(operation, host) {
+                moves.free(Step::RecordFailed { op, host });
+            }
+        }
         Work::Intended => {
             moves.free(record(Fact::Accepted));
             moves.free(record(Fact::AcceptedWithAttempt));
             moves.add(Step::RecordFailed { op, host }, Price::Unwritten);
+            if !patient && operation.caller == Caller::Waits {
+                let ending = Ending::NotSent;
+                moves.add(Step::Told { op, ending }, Price::Impatience);
+            }
         }
         Work::Due => {
             moves.free(record(Fact::Dispatching));
@@ -203,11 +214,15 @@ fn work<const N: usize>(
                 moves.free(Step::Released { op, host });
             }
             if journaled {
+                if operation.caller == Caller::Waits && operation.home == host {
+                    for ending in [ending, Ending::Unknown] {
+                        moves.add(Step::ToldUnrecorded { op, ending }, Price::Unwritten);
+                    }
+                }
                 moves.free(record(Fact::Ended(ending)));
-                moves.add(
-                    Step::RecordFailed { op, host },
-                    fenced_only(operation, host),
-                );
+                if is_nobodys(operation, host) {
+                    moves.free(Step::RecordFailed { op, host });
+                }
             }
         }
     }
@@ -227,13 +242,10 @@ fn unwritten(operation: &super::machine::Operation, host: u8) -> Price {
     }
 }
 
-fn fenced_only(operation: &super::machine::Operation, host: u8) -> Price {
-    let fenced = unwritten(operation, host);
-    let known_to_nobody = operation.record.state.is_none();
-    match known_to_nobody {
-        true => Price::Free,
-        false => fenced,
-    }
+/// Whether a host has nothing to write its end to: there is no record, or a fence is before it. Otherwise
+/// the store is asked until it takes it.
+fn is_nobodys(operation: &super::machine::Operation, host: u8) -> bool {
+    operation.record.state.is_none() || unwritten(operation, host) == Price::Free
 }
 
 fn wire<const N: usize>(

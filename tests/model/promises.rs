@@ -4,6 +4,7 @@ use mcp_supervisor::journal::table;
 use stateright::Property;
 
 use super::{
+    kept::{authorised, not_sent, once_per_key, one_outcome, own_answer, rejected},
     machine::{Caller, Contract, Ending, Job, Look, Operation, Passage, Sending, Session, Work},
     world::{Moment, World},
 };
@@ -104,7 +105,7 @@ pub(crate) fn all<const N: usize>() -> Vec<Property<World<N>>> {
             let claimable = |op: &Operation, contract: &Contract| {
                 now.luck.resolves > 0
                     && op.record.state == Some(table::State::OutcomeUnknown)
-                    && !matches!(contract, Contract::AtMostOnce | Contract::Read)
+                    && contract.resolves()
             };
             let mut each = now.state.ops.iter().zip(&world.machine.setting.contracts);
             each.all(|(op, contract)| rests(op) && !claimable(op, contract))
@@ -138,50 +139,6 @@ fn each<const N: usize>(
 ) -> bool {
     let mut each = now.state.ops.iter().zip(world.machine.setting.contracts);
     each.all(|(op, contract)| holds(op, contract))
-}
-
-fn authorised(op: &Operation, _: Contract) -> bool {
-    op.effects <= op.authorised
-}
-
-fn once_per_key(op: &Operation, contract: Contract) -> bool {
-    contract != Contract::Keyed || op.effects <= 1
-}
-
-fn not_sent(op: &Operation, _: Contract) -> bool {
-    let said = op.caller == Caller::Told(Ending::NotSent) || op.record.said_not_sent;
-    !said || op.effects == 0
-}
-
-fn rejected(op: &Operation, contract: Contract) -> bool {
-    // The answer to a read is the last one, also if it is a refusal.
-    !said(op, Ending::Rejected, table::State::Rejected)
-        || op.effects == 0
-        || contract == Contract::Read
-}
-
-fn one_outcome(op: &Operation, _: Contract) -> bool {
-    op.outcomes <= 1
-}
-
-fn own_answer(op: &Operation, _: Contract) -> bool {
-    let said = said(op, Ending::Answered, table::State::Succeeded);
-    !op.foreign_answer && (!said || op.effects > 0)
-}
-
-/// Whether its caller was told so, or the journal has it so.
-fn said(op: &Operation, ending: Ending, state: table::State) -> bool {
-    op.caller == Caller::Told(ending) || op.record.state == Some(state)
-}
-
-/// Whether the promises about a single operation hold.
-pub(crate) fn kept(op: &Operation, contract: Contract, receipts: bool) -> bool {
-    authorised(op, contract)
-        && (!receipts || once_per_key(op, contract))
-        && not_sent(op, contract)
-        && rejected(op, contract)
-        && one_outcome(op, contract)
-        && own_answer(op, contract)
 }
 
 /// Whether everything about an operation is over, as far as anybody is going to do something about it.

@@ -4,6 +4,7 @@
 use mcp_supervisor::journal::table;
 
 use super::{
+    kept,
     machine::{Caller, Cell, Contract, Fault, Journal, Operation, Passage, Sending, State, Work},
     promises,
     world::{Moment, World},
@@ -54,7 +55,7 @@ impl<const N: usize> World<N> {
 
     fn keeps(&self, op: usize, operation: &Operation) -> bool {
         let receipts = self.machine.setting.receipts;
-        promises::kept(operation, self.machine.setting.contracts[op], receipts)
+        kept::kept(operation, self.machine.setting.contracts[op], receipts)
     }
 }
 
@@ -62,8 +63,7 @@ impl<const N: usize> World<N> {
 fn is_over(operation: &Operation, contract: Contract, resolves: bool) -> bool {
     let nothing = |s: &Sending| s.cell == Cell::Free;
     let unknown = operation.record.state == Some(table::State::OutcomeUnknown);
-    let resolvable =
-        resolves && unknown && !matches!(contract, Contract::AtMostOnce | Contract::Read);
+    let resolvable = resolves && unknown && contract.resolves();
     promises::rests(operation) && operation.sendings.iter().all(nothing) && !resolvable
 }
 

@@ -12,10 +12,7 @@ use std::{
 use mcp_supervisor::Era;
 use serde_json::{Value, json};
 use tokio::{
-    io::{
-        AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines, ReadHalf,
-        WriteHalf,
-    },
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines},
     sync::mpsc,
 };
 
@@ -24,8 +21,9 @@ use crate::support::initialize;
 /// How much fits into a pipe before its writer waits.
 pub(crate) const PIPE: usize = 4 * 1024;
 
-type Half = (ReadHalf<DuplexStream>, WriteHalf<DuplexStream>);
-type Opening = Pin<Box<dyn Future<Output = io::Result<Half>> + Send>>;
+/// The client's ends: what it reads from, and what it writes to.
+type Ends = (DuplexStream, DuplexStream);
+type Opening = Pin<Box<dyn Future<Output = io::Result<Ends>> + Send>>;
 
 pub(crate) fn eras() -> [Era; 2] {
     [initialize(), Era::Discover]
@@ -52,12 +50,12 @@ pub(crate) fn pipes() -> (Near, impl Fn() -> Opening + Send + Sync + 'static) {
     };
     let open = move || {
         opened.fetch_add(1, Ordering::SeqCst);
-        let (ours, theirs) = tokio::io::duplex(PIPE);
-        let (read, write) = tokio::io::split(theirs);
-        let lines = BufReader::new(read).lines();
+        let (up, read) = tokio::io::duplex(PIPE);
+        let (write, down) = tokio::io::duplex(PIPE);
+        let lines = Some(BufReader::new(read).lines());
         // The test may have let go of the near end by now.
         let _ = far_ends.send(FarEnd { lines, write });
-        let opening: Opening = Box::pin(async { Ok(tokio::io::split(ours)) });
+        let opening: Opening = Box::pin(async { Ok((down, up)) });
         opening
     };
     (near, open)
@@ -76,14 +74,19 @@ impl Near {
 }
 
 pub(crate) struct FarEnd {
-    lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
-    write: WriteHalf<DuplexStream>,
+    lines: Option<Lines<BufReader<DuplexStream>>>,
+    write: DuplexStream,
 }
 
 impl FarEnd {
     async fn read(&mut self) -> Option<Value> {
-        let line = self.lines.next_line().await.ok()??;
+        let line = self.lines.as_mut()?.next_line().await.ok()??;
         Some(serde_json::from_str(&line).expect("the client writes JSON"))
+    }
+
+    /// Reads nothing more, and goes on writing.
+    pub(crate) fn stop_reading(&mut self) {
+        self.lines = None;
     }
 
     /// The next message.

@@ -10,8 +10,8 @@ use std::{
 use mcp_supervisor::{
     OperationId,
     journal::{
-        Accepted, By, Claimed, Entry, Fact, Filter, Held, Holder, Intent, Record, State, Store,
-        StoreError, Stored, Swept,
+        Accepted, By, Claimed, Entry, Fact, Filter, Held, Holder, Intent, Record, Settler, State,
+        Store, StoreError, Stored, Swept,
     },
     operation::AttemptId,
 };
@@ -107,12 +107,13 @@ impl World {
 
     fn write(&mut self, id: OperationId, fact: Fact) -> Result<State, StoreError> {
         let page = self.book.pages.get_mut(&id).ok_or(StoreError::Fenced)?;
-        let word = word(&fact);
+        let (word, by) = (word(&fact), known_by(&fact));
         let state = page.record.apply(Entry::now(fact))?;
         if let Some(operation) = number_of(id) {
             self.record(What::Recorded {
                 operation,
                 fact: word,
+                by,
                 state,
             });
         }
@@ -155,6 +156,7 @@ impl World {
             self.record(What::Recorded {
                 operation,
                 fact: "accepted",
+                by: "",
                 state: State::Accepted,
             });
         }
@@ -195,6 +197,20 @@ fn word(fact: &Fact) -> &'static str {
         Fact::Cancelled { .. } => "cancelled",
         Fact::Forgotten => "forgotten",
         _ => "another",
+    }
+}
+
+/// How a fact became known, as a word; of one that nobody had to find out, none.
+fn known_by(fact: &Fact) -> &'static str {
+    let (Fact::Answered { by, .. } | Fact::Without { by, .. }) = fact else {
+        return "";
+    };
+    match by {
+        Settler::Call { .. } => "call",
+        Settler::LateAnswer { .. } => "late answer",
+        Settler::Repeat => "repeat",
+        Settler::LookUp => "look-up",
+        _ => "somebody",
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) enum What {
     Recorded {
         operation: usize,
         fact: &'static str,
+        /// How it became known, if it did.
+        by: &'static str,
         state: State,
     },
     /// An operation whose outcome is unknown is taken in order to resolve it, or given up again.

@@ -36,6 +36,8 @@ struct Seen<'a> {
     killed: bool,
     /// Frames of it that were begun.
     begun: Vec<&'a Frame>,
+    /// How often it was begun in order to resolve it.
+    resent: usize,
     /// Hand-overs of an attempt that was not handed over before.
     attempts: usize,
     finished: Vec<Ended>,
@@ -101,6 +103,9 @@ fn gather<'a>(world: &'a World, plan: &Plan) -> Vec<Seen<'a>> {
                 if let Some(operation) = frame.operation {
                     all[operation].begun.push(frame);
                 }
+                if let Some(operation) = frame.resolves {
+                    all[operation].resent += 1;
+                }
             }
             What::Event(told) => match &told.what {
                 Fact::Attempt {
@@ -162,11 +167,12 @@ fn what_was_not_sent(seen: &Seen<'_>) -> Verdict {
             continue;
         };
         if *outcome == Outcome::NotSent && !ANOTHERS.contains(why) {
-            that(seen.begun.is_empty(), || {
+            that(seen.begun.is_empty() && seen.resent == 0, || {
                 format!("not sent ({why}), and it was on the wire")
             })?;
         }
-        if *outcome == Outcome::Unknown && *why != "in_journal" {
+        // Of what is not recorded as unsent nobody here knows what whoever takes it over makes of it.
+        if *outcome == Outcome::Unknown && !matches!(*why, "in_journal" | "unrecorded") {
             that(seen.attempts > 0, || {
                 format!("unknown ({why}), and nothing of it was handed over")
             })?;
@@ -295,7 +301,7 @@ fn effects(world: &World, plan: &Plan, seen: &[Seen<'_>]) -> Verdict {
 }
 
 /// Calls go into a mailbox in the order in which they are made, out of it in the same, and onto the
-/// wire in the same.
+/// wire in the same. What is taken back from a lost session keeps its place.
 fn in_order(world: &World, plan: &Plan) -> Verdict {
     let mut life = 0;
     let mut newest: BTreeMap<usize, u64> = BTreeMap::new();
@@ -303,6 +309,9 @@ fn in_order(world: &World, plan: &Plan) -> Verdict {
     let mut handed: BTreeMap<(usize, usize, u64), Vec<usize>> = BTreeMap::new();
     let mut asked: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     let mut first: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let mut places: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut last_place: BTreeMap<(usize, usize, u64), (u64, usize)> = BTreeMap::new();
+    let mut next_place = 0;
     for step in &world.trace {
         match &step.what {
             What::HostStarted => {
@@ -327,6 +336,15 @@ fn in_order(world: &World, plan: &Plan) -> Verdict {
                 } => {
                     let place = (life, told.connection, *generation);
                     handed.entry(place).or_default().push(*operation);
+                    if !moved {
+                        next_place += 1;
+                        places.insert(*operation, next_place);
+                    }
+                    let here = places.get(operation).copied().unwrap_or_default();
+                    let before = last_place.insert(place, (here, *operation));
+                    that(before.is_none_or(|(before, _)| before < here), || {
+                        format!("operation {operation} moved, and behind {before:?}")
+                    })?;
                     if *number == 1 && !moved && goes_straight(plan, *operation) {
                         let first = first.entry(told.connection).or_default();
                         let order = asked.entry(told.connection).or_default();

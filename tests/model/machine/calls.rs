@@ -1,7 +1,7 @@
 //! The caller's side: from asking to being told.
 
 use super::{
-    Caller, Cell, Contract, Ending, Fault, Journal, Machine, State, Work,
+    Caller, Cell, Contract, Ending, Fault, Look, Machine, State, Work,
     step::{Refused, rule},
 };
 
@@ -17,9 +17,9 @@ impl<const N: usize> Machine<N> {
         operation.home = host;
         operation.authorised = 1;
         state.job(op, host).attempts = 1;
-        match self.setting.journal {
-            Journal::Off => state.queue(op, host),
-            Journal::Alone | Journal::Shared => state.job(op, host).work = Work::Intended,
+        match self.setting.records(op) {
+            false => state.queue(op, host),
+            true => state.job(op, host).work = Work::Intended,
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ impl<const N: usize> Machine<N> {
         rule(operation.caller == Caller::Waits, "nobody waits for it")?;
         operation.caller = Caller::Left;
         let work = operation.jobs[usize::from(home)].work;
-        if self.setting.journal != Journal::Off {
+        if self.setting.records(op) {
             // The call goes on, and records what comes.
             if matches!(work, Work::Settled(_)) {
                 *state.job(op, home) = Default::default();
@@ -101,16 +101,70 @@ impl<const N: usize> Machine<N> {
         let operation = state.op(op);
         let home = operation.home;
         rule(operation.caller == Caller::Waits, "nobody waits for it")?;
-        let known = match self.setting.journal {
-            Journal::Off => Work::Known(ending),
+        let known = match self.setting.records(op) {
+            false => Work::Known(ending),
             // It is durable before its caller hears of it.
-            Journal::Alone | Journal::Shared => Work::Settled(ending),
+            true => Work::Settled(ending),
         };
-        let work = operation.jobs[usize::from(home)].work;
-        rule(work == known, "that is not what is known of it")?;
+        let job = operation.jobs[usize::from(home)];
+        let unsent = matches!(job.work, Work::Intended | Work::Due | Work::Ready);
+        // With an attempt in its record, whoever takes it over may send it.
+        let resent = self.setting.resends(op) && job.work == Work::Ready;
+        let may = !resent || self.broken(Fault::NotSentUnrecorded);
+        let withdraws = ending == Ending::NotSent && unsent && job.attempts == 1 && may;
+        rule(
+            job.work == known || withdraws,
+            "that is not what is known of it",
+        )?;
         operation.caller = Caller::Told(ending);
         operation.outcomes += 1;
-        *state.job(op, home) = Default::default();
+        let job = state.job(op, home);
+        match withdraws {
+            true => job.work = Work::Owed(ending),
+            false => *job = Default::default(),
+        }
+        Ok(())
+    }
+
+    pub(super) fn misplaced(&self, state: &mut State<N>, op: u8, host: u8) -> Result<(), Refused> {
+        let job = state.job(op, host);
+        rule(
+            job.work == Work::Waiting && job.before,
+            "only a repeat waits for one session and no other",
+        )?;
+        job.work = Work::Known(Ending::Unknown);
+        job.attempts = job.attempts.saturating_sub(1);
+        state.op(op).authorised -= 1;
+        Ok(())
+    }
+
+    pub(super) fn told_unrecorded(
+        &self,
+        state: &mut State<N>,
+        op: u8,
+        ending: Ending,
+    ) -> Result<(), Refused> {
+        let home = state.op(op).home;
+        rule(state.op(op).caller == Caller::Waits, "nobody waits for it")?;
+        rule(self.setting.records(op), "there is nothing to record")?;
+        let unsaid = self.setting.resends(op) && state.op(op).record.attempts > 0;
+        let job = *state.job(op, home);
+        let Work::Known(known) = job.work else {
+            return Err(Refused("nothing is known of it"));
+        };
+        let told = match known {
+            // If its host ends before that is recorded, whoever takes it over may send it.
+            Ending::NotSent if unsaid && !self.broken(Fault::NotSentUnrecorded) => Ending::Unknown,
+            known => known,
+        };
+        rule(
+            told == ending && job.look == Look::None,
+            "that is not what is known of it",
+        )?;
+        state.job(op, home).work = Work::Owed(known);
+        let operation = state.op(op);
+        operation.caller = Caller::Told(ending);
+        operation.outcomes += 1;
         Ok(())
     }
 

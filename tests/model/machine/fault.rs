@@ -41,6 +41,8 @@ pub enum Fault {
     NoFencing,
     /// A host that was taken for dead tells its caller that nothing was sent.
     NotSentByAFencedHost,
+    /// "Not sent" is told although the record does not say so yet, and says that it may have been.
+    NotSentUnrecorded,
     /// The answer to a request of another session with the same id is taken.
     AnswerOfAnotherSession,
     /// A late answer is told to a caller who was told already.
@@ -61,7 +63,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::ReplayOnLoss,
         Self::HintTakenForContract,
         Self::ReadAskedAThirdTime,
@@ -81,6 +83,7 @@ impl Fault {
         Self::AbsenceAskedTooEarly,
         Self::NoFencing,
         Self::NotSentByAFencedHost,
+        Self::NotSentUnrecorded,
         Self::AnswerOfAnotherSession,
         Self::SecondOutcome,
         Self::RefusedRepeatSettles,

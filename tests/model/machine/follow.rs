@@ -72,6 +72,7 @@ impl Step {
             Self::Called { op, host }
             | Self::Mailed { op, host }
             | Self::Refused { op, host }
+            | Self::Misplaced { op, host }
             | Self::GivenUp { op, host }
             | Self::LostSight { op, host }
             | Self::TakenBack { op, host }
@@ -92,9 +93,10 @@ impl Step {
             | Self::AnswerLost { op, session }
             | Self::AnswerRead { op, session }
             | Self::LateAnswer { op, session } => Some((op, session.host)),
-            Self::Left { op } | Self::Told { op, .. } | Self::AbsenceFinal { op } => {
-                Some((op, state.ops[usize::from(op)].home))
-            }
+            Self::Left { op }
+            | Self::Told { op, .. }
+            | Self::ToldUnrecorded { op, .. }
+            | Self::AbsenceFinal { op } => Some((op, state.ops[usize::from(op)].home)),
             Self::Opening { .. }
             | Self::Opened { .. }
             | Self::OpenFailed { .. }
@@ -103,7 +105,8 @@ impl Step {
             | Self::Closed { .. }
             | Self::Crashed { .. }
             | Self::LeaseOver { .. }
-            | Self::Restarted { .. } => None,
+            | Self::Restarted { .. }
+            | Self::Lent { .. } => None,
         }
     }
 }
@@ -122,6 +125,7 @@ fn unseen<const N: usize>(state: &State<N>, op: u8, host: u8) -> Vec<Step> {
         Step::TakenBack { op, host },
         Step::GivenUp { op, host },
         Step::Refused { op, host },
+        Step::Misplaced { op, host },
         Step::LostSight { op, host },
         Step::Repeated { op, host },
         Step::LookUpServed { op, host },

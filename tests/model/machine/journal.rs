@@ -3,7 +3,7 @@
 use mcp_supervisor::journal::table::{self, Event, next};
 
 use super::{
-    Caller, Contract, Ending, Fault, Job, Journal, Machine, Record, State, Work,
+    Caller, Ending, Fault, Job, Journal, Machine, Record, State, Work,
     step::{Fact, Refused, rule},
 };
 
@@ -19,9 +19,18 @@ impl<const N: usize> Machine<N> {
         let job = *state.job(op, host);
         match fact {
             Fact::Accepted | Fact::AcceptedWithAttempt => {
-                rule(job.work == Work::Intended, "no intent is to be recorded")?;
+                let withdrawn = job.work == Work::Owed(Ending::NotSent);
+                rule(
+                    job.work == Work::Intended || withdrawn,
+                    "no intent is to be recorded",
+                )?;
                 rule(state.op(op).record.state.is_none(), "it is there already")?;
                 let at_once = fact == Fact::AcceptedWithAttempt;
+                let resent = withdrawn && at_once && self.setting.resends(op);
+                rule(
+                    !resent || self.broken(Fault::NotSentUnrecorded),
+                    "its caller waits for a record that may be taken for one of what was sent",
+                )?;
                 state.op(op).record = Record {
                     state: Some(table::State::Accepted),
                     fence: 1,
@@ -31,10 +40,13 @@ impl<const N: usize> Machine<N> {
                 let job = state.job(op, host);
                 job.held = 1;
                 job.work = Work::Due;
-                match at_once {
-                    true => self.dispatching(state, op, host),
-                    false => Ok(()),
+                if at_once {
+                    self.dispatching(state, op, host)?;
                 }
+                if withdrawn {
+                    state.job(op, host).work = Work::Owed(Ending::NotSent);
+                }
+                Ok(())
             }
             Fact::Dispatching => self.dispatching(state, op, host),
             Fact::Ended(ending) => self.over(state, op, host, ending),
@@ -66,7 +78,8 @@ impl<const N: usize> Machine<N> {
     fn over(&self, state: &mut State<N>, op: u8, host: u8, ending: Ending) -> Result<(), Refused> {
         let job = *state.job(op, host);
         rule(
-            job.work == Work::Known(ending) && job.look == super::Look::None,
+            job.work == Work::Owed(ending)
+                || job.work == Work::Known(ending) && job.look == super::Look::None,
             "that is not what is known of it",
         )?;
         rule(
@@ -100,19 +113,23 @@ impl<const N: usize> Machine<N> {
         let fenced = job.held != 0 && !self.may_write(state, op, &job);
         // Who took it over has to take it for sent.
         let taken_for_sent = state.op(op).record.attempts > 0;
-        let may_be_sent = fenced && taken_for_sent && !self.broken(Fault::NotSentByAFencedHost);
+        let by_its_holder = fenced && !self.broken(Fault::NotSentByAFencedHost);
+        let resends = self.setting.resends(op) && !fenced;
+        let by_a_resolver = resends && !self.broken(Fault::NotSentUnrecorded);
+        let may_be_sent = taken_for_sent && (by_its_holder || by_a_resolver);
         match job.work {
             // Nobody else knows of it, and nothing was handed over.
             Work::Intended => self.tell_or_rest(state, op, host, Ending::NotSent),
             Work::Due => self.not_sent(state, op, host),
             Work::Known(ending) if job.look == super::Look::None => {
                 let ending = match ending {
-                    // Whoever has it now may have sent it.
+                    // Whoever has it now, or takes it when this host is gone, may send it.
                     Ending::NotSent if may_be_sent => Ending::Unknown,
                     ending => ending,
                 };
                 self.tell_or_rest(state, op, host, ending);
             }
+            Work::Owed(_) => *state.job(op, host) = Job::default(),
             _ => return Err(Refused("nothing is to be recorded")),
         }
         Ok(())
@@ -150,7 +167,7 @@ impl<const N: usize> Machine<N> {
     pub(super) fn claimed(&self, state: &mut State<N>, op: u8, host: u8) -> Result<(), Refused> {
         rule(state.is_up(host), "its host does not run")?;
         let contract = self.setting.contracts[usize::from(op)];
-        let may = !matches!(contract, Contract::AtMostOnce | Contract::Read) && !self.setting.lent;
+        let may = contract.resolves() && !self.setting.lent;
         rule(may, "nothing may be sent to resolve it")?;
         let rests = state.job(op, host).work == Work::Nothing;
         rule(rests, "this host works on it")?;

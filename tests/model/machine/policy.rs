@@ -5,12 +5,13 @@ use std::time::Duration;
 use mcp_supervisor::{
     Outcome, ToolContract,
     evidence::SessionAfter,
+    extension::Offer,
     operation::OperationKind,
     policy::{Decision, Receipts, Repeats, Situation, decide},
 };
 
 use super::{
-    Contract, Ending, Fault, Job, Journal, Look, Machine, Passage, State, Work,
+    Contract, Ending, Fault, Job, Look, Machine, Passage, State, Work,
     step::{Refused, rule},
 };
 
@@ -35,9 +36,9 @@ impl<const N: usize> Machine<N> {
         let job = state.job(op, host);
         job.attempts += 1;
         job.before = true;
-        match self.setting.journal {
-            Journal::Off => state.queue(op, host),
-            Journal::Alone | Journal::Shared => job.work = Work::Due,
+        match self.setting.records(op) {
+            false => state.queue(op, host),
+            true => job.work = Work::Due,
         }
         Ok(())
     }
@@ -59,8 +60,12 @@ impl<const N: usize> Machine<N> {
             "only an unknown outcome is looked up, and so often",
         )?;
         let contract = self.setting.contracts[usize::from(op)];
+        let wanted = match contract {
+            Contract::Receipts => Decision::Repeat(Duration::ZERO),
+            _ => Decision::LookUp(Duration::ZERO),
+        };
         rule(
-            self.decide(contract, &job) == Decision::LookUp(Duration::ZERO),
+            self.decide(contract, &job) == wanted,
             "the policy does not allow it",
         )?;
         let late = state.op(op).absence_final;
@@ -117,10 +122,12 @@ impl<const N: usize> Machine<N> {
         op: u8,
         host: u8,
     ) -> Result<(), Refused> {
+        let contract = self.setting.contracts[usize::from(op)];
         let job = state.job(op, host);
         rule(job.look != Look::None, "nobody asks")?;
         job.look = Look::None;
-        job.spent = true;
+        // Where receipts cannot be asked for, the repeat is still allowed.
+        job.spent |= contract != Contract::Receipts;
         Ok(())
     }
 
@@ -160,9 +167,10 @@ impl<const N: usize> Machine<N> {
     /// What the crate decides.
     pub(super) fn decide(&self, contract: Contract, job: &Job) -> Decision {
         let of_tool = match contract {
-            Contract::AtMostOnce | Contract::Read => ToolContract::AtMostOnce,
+            Contract::AtMostOnce | Contract::Read | Contract::Request => ToolContract::AtMostOnce,
             Contract::Idempotent => ToolContract::Idempotent,
             Contract::Keyed => ToolContract::keyed("key"),
+            Contract::Receipts => ToolContract::Receipts,
             Contract::Status => ToolContract::status("status", "key"),
             Contract::StatusFinal => ToolContract::Status {
                 tool: "status".to_owned(),
@@ -170,9 +178,11 @@ impl<const N: usize> Machine<N> {
                 absence_final_after: Some(Duration::from_secs(60)),
             },
         };
+        let offer = Offer::new(Duration::from_secs(3_600), ["tool"]);
         let situation = Situation {
             kind: match contract {
                 Contract::Read => OperationKind::ListTools,
+                Contract::Request => OperationKind::Custom,
                 _ => OperationKind::ToolCall,
             },
             contract: &of_tool,
@@ -183,7 +193,11 @@ impl<const N: usize> Machine<N> {
             },
             lent: self.setting.lent,
             has_key: true,
-            receipts: Receipts::default(),
+            receipts: Receipts {
+                tool: "tool",
+                offer: Some(&offer),
+                ..Receipts::default()
+            },
             attempts: u32::from(job.attempts),
             remaining: Duration::from_secs(60),
             retry_after: None,

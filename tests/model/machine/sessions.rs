@@ -91,6 +91,20 @@ impl<const N: usize> Machine<N> {
         Ok(())
     }
 
+    pub(super) fn lent(&self, state: &mut State<N>, host: u8) -> Result<(), Refused> {
+        rule(state.is_up(host), "its host does not run")?;
+        rule(self.setting.lent, "the runtime builds its own")?;
+        let connection = state.host(host);
+        rule(connection.phase == Phase::Idle, "one is lent already")?;
+        rule(connection.generation < 63, "too many sessions")?;
+        connection.phase = Phase::Live;
+        connection.generation += 1;
+        connection.alive |= 1 << connection.generation;
+        connection.handed = 0;
+        connection.begun_up_to = 0;
+        Ok(())
+    }
+
     pub(super) fn handed_over(
         &self,
         state: &mut State<N>,

@@ -48,10 +48,14 @@ pub enum Contract {
     AtMostOnce,
     /// It is no tool call but a read, such as a listing.
     Read,
+    /// It is neither, such as a request that only this server knows.
+    Request,
     /// It may be repeated.
     Idempotent,
     /// It may be repeated under its key.
     Keyed,
+    /// It may be repeated under its key, where no receipt of it is found.
+    Receipts,
     /// It can be looked up; an absence is never final.
     Status,
     /// It can be looked up; an absence is final after some time.
@@ -164,6 +168,9 @@ pub enum Work {
     Waiting,
     /// Handed over to a session: the last of the sendings.
     Handed,
+    /// Its caller was told this, and the record is still to say so: the store takes longer than anybody
+    /// waits for it.
+    Owed(Ending),
     /// The attempts are over, with this.
     Known(Ending),
     /// That is durable, and the caller is to be told.
@@ -239,6 +246,8 @@ pub enum Reply {
     Error,
     /// Does not run it, and says so.
     Refusal,
+    /// Does not run it, and answers with an error that does not say so.
+    Failure,
 }
 
 /// What the journal has of an operation.
@@ -311,7 +320,38 @@ pub enum Phase {
     Closed,
 }
 
+impl Contract {
+    /// Whether the journal has it, where there is one: it is a tool call.
+    #[must_use]
+    pub fn is_recorded(self) -> bool {
+        !matches!(self, Self::Read | Self::Request)
+    }
+
+    /// Whether something may be sent in order to resolve it.
+    #[must_use]
+    pub fn resolves(self) -> bool {
+        !matches!(self, Self::AtMostOnce | Self::Read | Self::Request)
+    }
+}
+
 impl<const N: usize> Setting<N> {
+    /// Whether an operation may be sent in order to resolve it.
+    #[must_use]
+    pub fn resends(&self, op: u8) -> bool {
+        let contract = self.contracts[usize::from(op)];
+        let repeats = matches!(
+            contract,
+            Contract::Idempotent | Contract::Keyed | Contract::Receipts
+        );
+        repeats && !self.lent
+    }
+
+    /// Whether there is a record of an operation.
+    #[must_use]
+    pub fn records(&self, op: u8) -> bool {
+        self.journal != Journal::Off && self.contracts[usize::from(op)].is_recorded()
+    }
+
     /// The beginning: nobody has asked anything.
     #[must_use]
     pub fn start(&self) -> State<N> {

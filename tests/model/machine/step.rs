@@ -5,7 +5,7 @@ use std::fmt;
 use super::state::{Ending, Reply};
 
 /// One session: the host that has it, and its generation there, from 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session {
     /// The host.
     pub host: u8,
@@ -26,6 +26,9 @@ pub enum Step {
     /// What waits in the mailbox or behind it is refused: closed, circuit open, start failed, no room, or
     /// its deadline passed there.
     Refused { op: u8, host: u8 },
+    /// A repeat that was compared with the tools of one session waits, and that session is not in force
+    /// any more. It was not sent, and that is no answer.
+    Misplaced { op: u8, host: u8 },
     /// The wait for what was handed over ends, and the recall is won: it was not and will not be sent.
     GivenUp { op: u8, host: u8 },
     /// The wait for what was handed over ends, and writing had begun: nobody knows. The session ended, a
@@ -35,6 +38,8 @@ pub enum Step {
     Left { op: u8 },
     /// The caller is told.
     Told { op: u8, ending: Ending },
+    /// The caller is told, although the store has not taken that in time.
+    ToldUnrecorded { op: u8, ending: Ending },
 
     // The connection.
     /// A session is being started: for what waits, or because its owner `asked`.
@@ -107,6 +112,8 @@ pub enum Step {
     LeaseOver { host: u8 },
     /// It starts again.
     Restarted { host: u8 },
+    /// A caller of a host that started again lends it another session.
+    Lent { host: u8 },
 }
 
 /// What is recorded.

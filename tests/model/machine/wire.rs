@@ -1,7 +1,7 @@
 //! What happens to bytes, and what the server does.
 
 use super::{
-    Caller, Cell, Contract, Ending, Fault, Journal, Machine, Passage, Reply, Sending, State, Work,
+    Caller, Cell, Contract, Ending, Fault, Machine, Passage, Reply, Sending, State, Work,
     step::{Refused, Session, rule},
 };
 use mcp_supervisor::journal::table;
@@ -62,10 +62,14 @@ impl<const N: usize> Machine<N> {
             true => Passage::UnderWay,
             false => Passage::Lost,
         };
-        let keyed = self.setting.contracts[usize::from(op)] == Contract::Keyed;
+        let keyed = matches!(
+            self.setting.contracts[usize::from(op)],
+            Contract::Keyed | Contract::Receipts
+        );
         let has_receipt = self.setting.receipts && keyed && !sending.another_key;
         let operation = state.op(op);
-        if reply != Reply::Refusal && !(has_receipt && operation.effects > 0) {
+        let runs = matches!(reply, Reply::Result | Reply::Error);
+        if runs && !(has_receipt && operation.effects > 0) {
             operation.effects += 1;
         }
         Ok(())
@@ -132,7 +136,7 @@ impl<const N: usize> Machine<N> {
         rule(rests, "it is not given up")?;
         let told = matches!(state.op(op).caller, Caller::Told(_));
         let second = self.broken(Fault::SecondOutcome) && told;
-        if self.setting.journal == Journal::Off {
+        if !self.setting.records(op) {
             rule(second, "nobody waits for it any more")?;
         } else {
             rule(
@@ -149,7 +153,7 @@ impl<const N: usize> Machine<N> {
         if second {
             state.op(op).outcomes += 1;
         }
-        if self.setting.journal == Journal::Off {
+        if !self.setting.records(op) {
             return Ok(());
         }
         let refusal = reply == Reply::Refusal;
@@ -178,7 +182,7 @@ fn sending<const N: usize>(
 fn ending(reply: Reply) -> Ending {
     match reply {
         Reply::Result => Ending::Answered,
-        Reply::Error => Ending::Failed,
+        Reply::Error | Reply::Failure => Ending::Failed,
         Reply::Refusal => Ending::Rejected,
     }
 }
