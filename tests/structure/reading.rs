@@ -32,6 +32,8 @@ pub(crate) const READING_ORDER: &[&str] = &[
     "supervisor",
     "receipts",
     "link",
+    // In a build for the fuzzer alone.
+    "fuzzing",
 ];
 
 /// (module, what it must not name): crates and their parts, or modules of this crate as `crate::name`.
