@@ -364,9 +364,10 @@ impl Host {
 
     async fn others_done(&self) {
         loop {
-            let mut calls = self.calls.lock().expect("no caller panics");
-            let mut others = std::mem::take(&mut calls.others);
-            drop(calls);
+            let mut others = {
+                let mut calls = self.calls.lock().expect("no caller panics");
+                std::mem::take(&mut calls.others)
+            };
             if others.is_empty() {
                 return;
             }
