@@ -209,16 +209,17 @@ mod tests {
         let cell = DispatchCell::new();
         assert!(cell.begin_write());
         assert!(!cell.recall());
+        assert!(cell.was_begun() && !cell.was_written());
         cell.finish_write();
         assert!(!cell.recall());
-        assert!(cell.was_begun());
+        assert!(cell.was_begun() && cell.was_written());
 
         let cell = DispatchCell::new();
         assert!(cell.recall());
         assert!(!cell.begin_write());
         cell.finish_write();
         assert!(cell.recall(), "a won recall stays won");
-        assert!(!cell.was_begun());
+        assert!(!cell.was_begun() && !cell.was_written());
     }
 
     #[test]
@@ -325,5 +326,37 @@ mod tests {
         assert_eq!(status, Some(401), "the first report stays");
         assert!(cell.recall());
         assert!(cell.was_recalled() && !cell.was_begun());
+    }
+
+    #[test]
+    fn the_answer_that_was_kept_first_stays_and_is_not_shown() {
+        let cell = DispatchCell::new();
+        assert!(cell.kept().is_none());
+        let frame = r#"{"id":1,"result":{"structuredContent":{"card":4242}}}"#;
+        let part = |part: &str| {
+            let at = frame.find(part).unwrap();
+            at..at + part.len()
+        };
+        let result = r#"{"structuredContent":{"card":4242}}"#;
+        let structured = r#"{"card":4242}"#;
+        let (result_at, structured_at) = (part(result), part(structured));
+        cell.keep(RawResult::new(
+            frame.into(),
+            result_at.clone(),
+            Some(structured_at),
+        ));
+        cell.keep(RawResult::new("{}".into(), 0..2, None));
+        let kept = cell.kept().unwrap();
+        assert_eq!(kept.text(), result);
+        assert_eq!(kept.structured_text(), Some(structured));
+        let shown = format!("{kept:?}");
+        let bytes = frame.len().to_string();
+        assert!(
+            shown.contains("RawResult") && shown.contains(&bytes),
+            "{shown}"
+        );
+        assert!(!shown.contains("4242"), "{shown}");
+        let without = RawResult::new(frame.into(), result_at, None);
+        assert_eq!(without.structured_text(), None);
     }
 }

@@ -486,11 +486,17 @@ mod tests {
             }),
             Decision::Tell
         );
-        let custom = Situation {
-            kind: OperationKind::Custom,
-            ..UNKNOWN
-        };
-        assert_eq!(decided(custom), Decision::Tell);
+        let remaining = Duration::ZERO;
+        assert_eq!(decided(Situation { remaining, ..read }), Decision::Tell);
+        // A contract is about a tool: under none is a custom request sent again.
+        for contract in [&ToolContract::AtMostOnce, &ToolContract::ReadOnly] {
+            let custom = Situation {
+                kind: OperationKind::Custom,
+                contract,
+                ..UNKNOWN
+            };
+            assert_eq!(decided(custom), Decision::Tell);
+        }
     }
 
     #[test]

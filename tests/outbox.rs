@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use desk::{Desk, Opened};
+use desk::Opened;
 use mcp_supervisor::receipts::{
     Bounds, Definition, FixedScope, Ledger as _, SqliteLedger, SqliteSettings,
     outbox::{Intent, Limits, Outbox, Promises, Reference},
@@ -88,7 +88,7 @@ impl Shop {
             acme(),
             |_, charge: Charge, _| Ok(Intent::new("payments", json!({ "cents": charge.cents }))),
         );
-        let desk = Desk::open(&[&tool.expect("a tool")]).await;
+        let desk = Opened::open(&[&tool.expect("a tool")]).await;
         Self {
             service,
             directory,
@@ -355,7 +355,7 @@ async fn an_intent_for_nobody_commits_nothing() {
         let tool = shop.outbox.tool(&definition(), acme(), |_, _: Charge, _| {
             Ok(Intent::new("bank", json!({})))
         });
-        let desk = Desk::open(&[&tool.expect("a tool")]).await;
+        let desk = Opened::open(&[&tool.expect("a tool")]).await;
         let said = desk.call("charge", "k-1", json!({ "cents": 5 })).await;
         assert_eq!(said["status"], "failed", "{said}");
         let said = shop.charge().await;

@@ -18,8 +18,8 @@ use std::{
 use far_end::{FarEnd, Near, eras, eras_and_automatic};
 use futures::future::join_all;
 use mcp_supervisor::{
-    CallError, ConnectionSpec, Era, EventStream, Limits, OwnedConnection, Received, Supervisor,
-    ToolAnswer, ToolCall, What,
+    CallError, CancellationToken, ConnectionSpec, Era, EventStream, Limits, OwnedConnection,
+    Received, Supervisor, ToolAnswer, ToolCall, What,
     error::{NotSentReason, UnknownCause, Wait},
     policy::Backoff,
     spec::{KeepAlive, Overload, Recovery, WireOrder},
@@ -165,6 +165,64 @@ async fn a_queued_request_whose_deadline_passes_is_never_written() {
             // Nothing of it follows: the next frame is the next call.
             let (third, ()) = tokio::join!(rig.call(call("third")), server.answer_next("third"));
             assert_eq!(third.unwrap().generation().number(), 1);
+        }
+    })
+    .await;
+}
+
+/// Whoever cancels waits for nobody: not for the pipe, whose reader stands still, and not for the server
+/// to hear of it.
+#[tokio::test(start_paused = true)]
+async fn a_cancel_that_nobody_reads_is_told_in_no_time() {
+    within_an_hour(async {
+        for era in eras() {
+            let mut rig = Rig::new(era, |spec| spec).await;
+            let mut server = rig.warm().await;
+            let tokens = [(); 3].map(|()| CancellationToken::new());
+            let [read, half_written, queued] = [call("read"), big("half"), call("queued")];
+            let (read, half_written, queued) = (
+                rig.call(read.cancelled_by(tokens[0].clone())),
+                rig.call(half_written.cancelled_by(tokens[1].clone())),
+                rig.call(queued.cancelled_by(tokens[2].clone())),
+            );
+            let cancels = async {
+                assert_eq!(server.next().await["params"]["name"], "read");
+                // By then the second one has filled the pipe, and nobody empties it.
+                sleep(secs(5)).await;
+                for token in &tokens {
+                    token.cancel();
+                    sleep(secs(1)).await;
+                }
+            };
+            let all =
+                async { tokio::join!(timed(read), timed(half_written), timed(queued), cancels) };
+            let (read, half_written, queued, ()) = all.await;
+            assert_eq!(unknown(read.0), UnknownCause::Cancelled);
+            assert_eq!(unknown(half_written.0), UnknownCause::Cancelled);
+            let error = queued.0.unwrap_err();
+            assert!(
+                matches!(not_sent(&error), NotSentReason::Cancelled),
+                "{error:?}"
+            );
+            assert_eq!(
+                (read.1, half_written.1, queued.1),
+                (secs(5), secs(6), secs(7))
+            );
+            // The session is as good as before once the server reads again.
+            let last = async {
+                let mut seen = Vec::new();
+                loop {
+                    let message = server.next().await;
+                    seen.push(message["params"]["name"].clone());
+                    if message["params"]["name"] == "last" {
+                        server.answer(&message).await;
+                        break seen;
+                    }
+                }
+            };
+            let (answer, seen) = tokio::join!(rig.call(call("last")), last);
+            assert_eq!(answer.unwrap().generation().number(), 1);
+            assert!(!seen.contains(&json!("queued")), "{seen:?}");
         }
     })
     .await;

@@ -75,7 +75,7 @@ async fn over(server: Orders) -> Served {
     let (ledger, handled) = (server.ledger.clone(), Arc::clone(&server.handled));
     let (here, there) = tokio::io::duplex(1 << 20);
     tokio::spawn(async move {
-        let serving = server.serve(there).await.expect("a client");
+        let serving = server.server.serve(there).await.expect("a client");
         serving.waiting().await.expect("no panic");
     });
     let client = ().serve(here).await.expect("a server");

@@ -1,26 +1,27 @@
 //! Receipts over streamable HTTP: whose key it is comes from each request's own head.
 
+#[path = "support/over_http.rs"]
+mod over_http;
+#[path = "support/routed.rs"]
+mod routed;
 mod support;
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc};
+use std::net::SocketAddr;
 
 use mcp_supervisor::receipts::{
     Definition, Denial, OverHttp, Scope, SqliteLedger, SqliteSettings, bearer,
 };
+use over_http::over_http;
 use rmcp::{
-    ErrorData, RoleClient, RoleServer, ServerHandler, ServiceExt as _,
-    handler::server::tool::{ToolCallContext, ToolRouter},
-    model::{CallToolRequestParams, CallToolResponse, ServerCapabilities, ServerConfig},
+    RoleClient, ServiceExt as _,
+    model::CallToolRequestParams,
     schemars::JsonSchema,
-    service::{RequestContext, RunningService},
+    service::RunningService,
     transport::{
-        StreamableHttpClientTransport,
-        streamable_http_client::StreamableHttpClientTransportConfig,
-        streamable_http_server::{
-            StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
-        },
+        StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig,
     },
 };
+use routed::Routed;
 use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -37,26 +38,6 @@ struct Order {
 #[schemars(crate = "rmcp::schemars")]
 struct Ordered {
     order: i64,
-}
-
-#[derive(Clone)]
-struct Shop {
-    router: Arc<ToolRouter<Shop>>,
-}
-
-impl ServerHandler for Shop {
-    fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-    }
-
-    async fn call_tool(
-        &self,
-        request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
-        let call = ToolCallContext::new(self, request, context);
-        self.router.call(call).await
-    }
 }
 
 /// Who has which token: what a real server asks its issuer.
@@ -89,32 +70,10 @@ async fn serve() -> (TempDir, SocketAddr) {
         Ok(Ordered { order })
     };
     let tool = ledger.tool(&definition, who, place).expect("a tool");
-    let shop = Shop {
-        router: Arc::new(ToolRouter::new().with_route(tool.route())),
-    };
-    let service = StreamableHttpService::new(
-        move || Ok(shop.clone()),
-        Arc::new(LocalSessionManager::default()),
-        StreamableHttpServerConfig::default(),
-    );
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("a port");
     let address = listener.local_addr().expect("an address");
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            let service = service.clone();
-            tokio::spawn(async move {
-                let answer = hyper::service::service_fn(move |request| {
-                    let service = service.clone();
-                    async move { Ok::<_, Infallible>(service.handle(request).await) }
-                });
-                let socket = hyper_util::rt::TokioIo::new(socket);
-                let _ = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(socket, answer)
-                    .await;
-            });
-        }
-    });
+    tokio::spawn(over_http(Routed::of(&[&tool]), listener));
     (directory, address)
 }
 

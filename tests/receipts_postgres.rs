@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use desk::{Desk, Opened};
+use desk::Opened;
 use mcp_supervisor::receipts::{
     Bounds, Definition, Failure, FixedScope, Ledger, LedgerError, PostgresLedger, PostgresSettings,
     ReceiptTool, Refusal,
@@ -98,7 +98,7 @@ fn plain(ledger: &PostgresLedger) -> ReceiptTool {
 }
 
 async fn host(schema: &Schema) -> Opened {
-    Desk::open(&[&plain(&ledger(schema).await)]).await
+    Opened::open(&[&plain(&ledger(schema).await)]).await
 }
 
 const ORDERS: &str = "SELECT count(*) FROM orders";
@@ -149,9 +149,9 @@ async fn other_arguments_are_a_conflict_and_another_principal_has_other_keys() {
     let Some(schema) = shop().await else { return };
     bounded(async {
         let ledger = ledger(&schema).await;
-        let acme = Desk::open(&[&plain(&ledger)]).await;
+        let acme = Opened::open(&[&plain(&ledger)]).await;
         let other = ordering(&ledger, definition(), scope("globex"), |_| Ok(()));
-        let other = Desk::open(&[&other]).await;
+        let other = Opened::open(&[&other]).await;
         let first = acme.call("order", "k-1", json!({"item": "tea"})).await;
         assert_eq!(first["result"]["order"], 1);
         let conflict = acme.call("order", "k-1", json!({"item": "gin"})).await;
@@ -180,7 +180,7 @@ async fn a_handler_that_fails_after_its_effect_leaves_neither() {
                 _ => Ok(()),
             }
         });
-        let desk = Desk::open(&[&tool]).await;
+        let desk = Opened::open(&[&tool]).await;
         let failed = desk.call("order", "k-1", json!({"item": "tea"})).await;
         assert_eq!(failed["status"], "failed");
         assert!(
@@ -224,7 +224,7 @@ async fn a_statement_that_failed_and_was_ignored_commits_nothing() {
                 })
             },
         );
-        let desk = Desk::open(&[&tool.expect("a tool")]).await;
+        let desk = Opened::open(&[&tool.expect("a tool")]).await;
         let answer = desk.call("order", "k-1", json!({"item": "tea"})).await;
         assert_eq!(answer["status"], "failed");
         assert_eq!(schema.number(ORDERS).await, 0);
@@ -241,7 +241,7 @@ async fn a_competing_transaction_longer_than_the_bound_is_busy() {
         bounds.begin = Duration::from_millis(200);
         let ledger = ledger(&schema).await;
         let tool = ordering(&ledger, definition().bounds(bounds), scope("acme"), |_| Ok(()));
-        let desk = Desk::open(&[&tool]).await;
+        let desk = Opened::open(&[&tool]).await;
         // The tool's own table, locked by somebody else.
         let mut rival = schema.client().await;
         let lock = rival.transaction().await.expect("a transaction");
@@ -270,10 +270,10 @@ async fn a_key_of_another_version_never_runs_again() {
     let Some(schema) = shop().await else { return };
     bounded(async {
         let ledger = ledger(&schema).await;
-        let v1 = Desk::open(&[&plain(&ledger)]).await;
+        let v1 = Opened::open(&[&plain(&ledger)]).await;
         let first = v1.call("order", "k-1", json!({"item": "tea"})).await;
         let v2 = ordering(&ledger, definition().version(2), scope("acme"), |_| Ok(()));
-        let v2 = Desk::open(&[&v2]).await;
+        let v2 = Opened::open(&[&v2]).await;
         let again = v2.call("order", "k-1", json!({"item": "tea"})).await;
         assert_eq!(again["status"], "completed");
         assert_eq!(again["replayed"], true);
@@ -282,7 +282,7 @@ async fn a_key_of_another_version_never_runs_again() {
         let strict = definition()
             .version(2)
             .other_versions(OtherVersions::Refused);
-        let strict = Desk::open(&[&ordering(&ledger, strict, scope("acme"), |_| Ok(()))]).await;
+        let strict = Opened::open(&[&ordering(&ledger, strict, scope("acme"), |_| Ok(()))]).await;
         let refused = strict.call("order", "k-1", json!({"item": "tea"})).await;
         assert_eq!(refused["status"], "conflict");
         assert_eq!(schema.number(ORDERS).await, 1);
@@ -311,7 +311,7 @@ async fn a_backend_killed_between_effect_and_commit_leaves_neither() {
                 })
             },
         );
-        let desk = Arc::new(Desk::open(&[&tool.expect("a tool")]).await);
+        let desk = Arc::new(Opened::open(&[&tool.expect("a tool")]).await);
         let calling = Arc::clone(&desk);
         let call =
             tokio::spawn(async move { calling.call("order", "k-1", json!({"item": "tea"})).await });
@@ -348,7 +348,7 @@ async fn answers_become_tombstones_that_refuse_the_key_and_are_removed_in_the_en
         let ledger = ledger(&schema).await;
         let moment = Duration::from_millis(1);
         let short = definition().kept_for(moment, Duration::from_secs(3600));
-        let desk = Desk::open(&[&ordering(&ledger, short, scope("acme"), |_| Ok(()))]).await;
+        let desk = Opened::open(&[&ordering(&ledger, short, scope("acme"), |_| Ok(()))]).await;
         for key in ["k-1", "k-2", "k-3"] {
             desk.call("order", key, json!({"item": "tea"})).await;
         }
@@ -386,7 +386,7 @@ async fn the_ledger_sweeps_by_itself_until_nothing_is_left_to_sweep() {
         let ledger = PostgresLedger::open(schema.pool(8), settings).await;
         let ledger = ledger.expect("the ledger opens");
         let short = definition().kept_for(Duration::from_millis(1), Duration::from_secs(3600));
-        let desk = Desk::open(&[&ordering(&ledger, short, scope("acme"), |_| Ok(()))]).await;
+        let desk = Opened::open(&[&ordering(&ledger, short, scope("acme"), |_| Ok(()))]).await;
         for n in 0..30 {
             desk.call("order", &format!("k-{n}"), json!({"item": "tea"}))
                 .await;
@@ -483,7 +483,7 @@ async fn an_intent_that_one_host_commits_is_sent_by_another_and_its_lost_answer_
                 .provider(api.clone())
                 .limits(limits);
             let commits = outbox.without_dispatcher().start();
-            let desk = Arc::new(Desk::open(&[&charging(&commits)]).await);
+            let desk = Arc::new(Opened::open(&[&charging(&commits)]).await);
             service.will([Trick::LoseAnswer]);
             let key = format!("charge-{deduplicates}-{can_be_asked}");
             let (calling, under) = (Arc::clone(&desk), key.clone());

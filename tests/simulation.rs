@@ -146,6 +146,13 @@ impl Sum {
     }
 }
 
+/// What a panic says.
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("it panicked: {}", text.unwrap_or("without a word"))
+}
+
 /// Plays these games on all cores, and more of them as long as there is time. Each has a runtime of its
 /// own, on one thread.
 fn play_all(seeds: std::ops::Range<u64>, at_least: Duration) -> Sum {
@@ -162,14 +169,18 @@ fn play_all(seeds: std::ops::Range<u64>, at_least: Duration) -> Sum {
                         if seed >= seeds.end && began.elapsed() >= at_least {
                             return sum;
                         }
-                        sum.add(seed, play(seed));
+                        // One that panics has a seed, too.
+                        match std::panic::catch_unwind(|| play(seed)) {
+                            Ok(played) => sum.add(seed, played),
+                            Err(panic) => sum.broken.push((seed, said(&*panic))),
+                        }
                     }
                 })
             })
             .collect();
         let sums = players.into_iter().map(|player| player.join());
         sums.fold(Sum::default(), |all, sum| {
-            all.and(sum.expect("a game panicked"))
+            all.and(sum.expect("whoever plays does not panic"))
         })
     })
 }

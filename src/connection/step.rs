@@ -250,6 +250,7 @@ mod tests {
     #[derive(Default)]
     struct Counting {
         open: Cell<bool>,
+        probes: Cell<bool>,
         failed: Cell<u32>,
         proved: Cell<u32>,
     }
@@ -261,6 +262,9 @@ mod tests {
         }
         fn open(&self) {
             self.0.lock().unwrap().open.set(true);
+        }
+        fn probe(&self) {
+            self.0.lock().unwrap().probes.set(true);
         }
         fn counts(&self) -> (u32, u32) {
             let c = self.0.lock().unwrap();
@@ -276,7 +280,7 @@ mod tests {
             } else {
                 Admission::Start {
                     after: Duration::ZERO,
-                    probe: false,
+                    probe: self.0.lock().unwrap().probes.get(),
                 }
             }
         }
@@ -404,6 +408,67 @@ mod tests {
         });
         assert_eq!(state.step(GOOD, now, &gate), refused);
         assert_eq!(state.phase, Phase::Idle);
+    }
+
+    #[test]
+    fn a_start_that_probed_closes_the_circuit_once_it_is_live_and_another_start_proves_nothing() {
+        let now = Instant::now();
+        for (probe, counts) in [(false, (0, 0)), (true, (0, 1))] {
+            let gate = TestGate::new();
+            if probe {
+                gate.probe();
+            }
+            let mut state = State::owned();
+            let after = Duration::ZERO;
+            let retire = None;
+            let start = Step::Start {
+                after,
+                probe,
+                retire,
+            };
+            assert_eq!(state.step(GOOD, now, &gate), start);
+            assert_eq!(gate.counts(), (0, 0));
+            assert_eq!(state.step(Input::Started, now, &gate), Step::Flush);
+            assert_eq!(gate.counts(), counts);
+        }
+    }
+
+    #[test]
+    fn a_reconnect_retires_what_is_live_and_waits_for_what_is_being_started() {
+        let (gate, now) = (TestGate::new(), Instant::now());
+        let mut state = State::owned();
+        assert_eq!(state.step(Input::Reconnect, now, &gate), START);
+        assert_eq!(state.step(Input::Reconnect, now, &gate), Step::Wait);
+        state.step(Input::Started, now, &gate);
+        let requested = Step::Start {
+            after: Duration::ZERO,
+            probe: false,
+            retire: Some(Retire::Requested),
+        };
+        assert_eq!(state.step(Input::Reconnect, now, &gate), requested);
+    }
+
+    #[test]
+    fn late_news_of_an_earlier_session_moves_nothing() {
+        let (gate, now) = (TestGate::new(), Instant::now());
+        let ended = Input::Ended {
+            answered: false,
+            waiting: true,
+        };
+        let mut state = State::owned();
+        for input in [Input::Started, Input::StartFailed, ended] {
+            assert_eq!(state.step(input, now, &gate), Step::Rest);
+            assert_eq!(state.phase, Phase::Idle);
+        }
+        state.step(GOOD, now, &gate);
+        assert_eq!(state.step(ended, now, &gate), Step::Rest);
+        assert_eq!(state.phase, Phase::Starting);
+        state.step(Input::Started, now, &gate);
+        for input in [Input::Started, Input::StartFailed] {
+            assert_eq!(state.step(input, now, &gate), Step::Rest);
+            assert_eq!(state.phase, Phase::Live);
+        }
+        assert_eq!(gate.counts(), (0, 0));
     }
 
     #[test]

@@ -72,6 +72,13 @@ impl DispatchCell {
         matches!(self.state.load(Ordering::Acquire), WRITING | WRITTEN)
     }
 
+    /// Whether the whole request was given to the transport below. Once true it stays true, and says
+    /// nothing of the server; `false` proves nothing.
+    #[must_use]
+    pub fn was_written(&self) -> bool {
+        self.state.load(Ordering::Acquire) == WRITTEN
+    }
+
     /// Whether it was given up before it was written. Once true it stays true, and it is proof.
     #[must_use]
     pub(crate) fn was_recalled(&self) -> bool {

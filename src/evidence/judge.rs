@@ -280,8 +280,8 @@ mod tests {
             assert_eq!(http(CameBack::Fault(fault), 200, true), (Unknown, Suspect));
         }
         assert_eq!(
-            plain(CameBack::Fault(WireFault::ConnectFailed("refused".into()))).0,
-            NotSent
+            plain(CameBack::Fault(WireFault::ConnectFailed("refused".into()))),
+            (NotSent, Suspect)
         );
         let no_token =
             WireFault::NoToken(CredentialsError::AuthorizationRequired { challenge: None });
@@ -295,6 +295,64 @@ mod tests {
             (Unknown, Kept)
         );
         assert_eq!(plain(CameBack::GaveUp), (Unknown, Kept));
+        assert_eq!(plain(CameBack::WrongType), (Unknown, Kept));
+        assert_eq!(
+            plain(CameBack::Fault(WireFault::Unencodable("NaN".into()))),
+            (NotSent, Kept)
+        );
+        // A frame that is no answer leaves a byte stream in its place, and an HTTP exchange in doubt.
+        let garbage = CameBack::Fault(WireFault::BadAnswer("not JSON".into()));
+        assert_eq!(plain(garbage.clone()), (Unknown, Kept));
+        assert_eq!(http(garbage, 200, true), (Unknown, Suspect));
+        for too_large in [None, Some(200)] {
+            let fault = CameBack::Fault(WireFault::AnswerTooLarge { limit: 1 });
+            let judged = match too_large {
+                None => plain(fault),
+                Some(status) => http(fault, status, true),
+            };
+            assert_eq!(judged, (Unknown, Kept));
+        }
+    }
+
+    #[test]
+    fn a_status_is_judged_the_same_without_a_report() {
+        let judged = |status| judge(&CameBack::Status(status), None, &JudgeRules::default());
+        for status in [401, 403, 429, 404] {
+            let rejected = (Outcome::Rejected, SessionAfter::Kept);
+            assert_eq!(judged(status), rejected, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_comes_with_404_where_there_is_no_session_is_the_servers_answer() {
+        let report = WireReport {
+            status: Some(404),
+            ..WireReport::default()
+        };
+        let judged = |code| {
+            let rules = JudgeRules::default();
+            judge(&error(code, "no such order"), Some(&report), &rules)
+        };
+        assert_eq!(judged(-32000), (Outcome::Failed, SessionAfter::Kept));
+        assert_eq!(judged(-32602), (Outcome::Rejected, SessionAfter::Kept));
+    }
+
+    #[test]
+    fn retry_after_is_read_as_seconds_and_as_nothing_else() {
+        for seconds in ["7", " 7 ", "007"] {
+            let seven = Some(Duration::from_secs(7));
+            assert_eq!(retry_after_seconds(seconds), seven, "{seconds:?}");
+        }
+        assert_eq!(retry_after_seconds("0"), Some(Duration::ZERO));
+        for other in [
+            "",
+            "-1",
+            "1.5",
+            "Fri, 31 Dec 1999 23:59:59 GMT",
+            "4294967296",
+        ] {
+            assert_eq!(retry_after_seconds(other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -174,7 +174,7 @@ pub fn next(state: State, event: Event) -> Result<State, Illegal> {
         (S::Dispatching | S::CancelRequested | S::OutcomeUnknown, E::Cancel) => S::Cancelled,
 
         (S::Succeeded | S::Failed | S::Cancelled, E::Forget) => S::Forgotten,
-        (state, event) => return Err(Illegal { state, event }),
+        _ => return Err(Illegal { state, event }),
     })
 }
 

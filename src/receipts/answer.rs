@@ -392,3 +392,215 @@ fn text(wire: &Wire<Value>) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use serde_json::{Map, json};
+
+    use super::*;
+    use crate::{
+        operation::Fingerprint,
+        receipts::{definition::Definition, identity::Identity},
+    };
+
+    fn terms() -> Terms {
+        let definition = Definition::<Value, Value>::new("pay", "Pays.");
+        definition.inspect_with("Look at the account.").terms
+    }
+
+    fn kept(standing: Standing) -> Answer {
+        let at = SystemTime::UNIX_EPOCH;
+        let receipt = Receipt {
+            id: OperationId::mint(),
+            identity: Identity::new("alice".parse().unwrap(), "pay", "k".parse().unwrap()),
+            version: 1,
+            fingerprint: Fingerprint::of("pay", &Map::new()),
+            standing,
+            at,
+            answered_until: at + Duration::from_secs(60),
+            refused_until: at + Duration::from_secs(120),
+        };
+        Answer::Kept {
+            receipt: Arc::new(receipt),
+            replayed: false,
+        }
+    }
+
+    fn text_of(result: &CallToolResult) -> String {
+        let ContentBlock::Text(text) = &result.content[0] else {
+            panic!("a text");
+        };
+        text.text.clone()
+    }
+
+    fn completed(result: Value) -> Answer {
+        kept(Standing::Completed { result })
+    }
+
+    fn refusal() -> Refusal {
+        Refusal::new("sold_out", "There is none left.")
+    }
+
+    /// An answer, what it says first, whether it is an error, whether the same call is useful later, and
+    /// what is open about its operation.
+    type Row = (Answer, Status, bool, Option<bool>, Option<Open>);
+
+    fn answers() -> Vec<Row> {
+        use Status as S;
+        let id = OperationId::mint();
+        let conflict = |with| Answer::Conflict { id, with };
+        let inspect = "Look at the account.".to_owned();
+        let message = "no".to_owned();
+        vec![
+            (completed(json!(1)), S::Completed, false, None, None),
+            (
+                kept(Standing::Running),
+                S::InProgress,
+                false,
+                Some(true),
+                Some(Open::Working),
+            ),
+            (
+                kept(Standing::Refused { refusal: refusal() }),
+                S::Refused,
+                true,
+                None,
+                None,
+            ),
+            (
+                kept(Standing::Failed {
+                    message: message.clone(),
+                }),
+                S::Failed,
+                true,
+                None,
+                None,
+            ),
+            (kept(Standing::Cancelled), S::Cancelled, true, None, None),
+            (
+                kept(Standing::Unknown { inspect }),
+                S::OutcomeUnknown,
+                true,
+                Some(false),
+                Some(Open::OutcomeUnknown),
+            ),
+            (kept(Standing::Expired), S::Expired, true, Some(false), None),
+            (
+                Answer::InProgress { id },
+                S::InProgress,
+                false,
+                Some(true),
+                Some(Open::Working),
+            ),
+            (
+                conflict(Conflict::Arguments),
+                S::Conflict,
+                true,
+                Some(false),
+                None,
+            ),
+            (
+                conflict(Conflict::Version),
+                S::Conflict,
+                true,
+                Some(false),
+                None,
+            ),
+            (Answer::Busy, S::Busy, true, Some(true), Some(Open::Busy)),
+            (
+                Answer::NotKept(NotKept::Invalid(message.clone())),
+                S::Invalid,
+                true,
+                Some(false),
+                None,
+            ),
+            (
+                Answer::NotKept(NotKept::Denied(message.clone())),
+                S::Denied,
+                true,
+                None,
+                None,
+            ),
+            (
+                Answer::NotKept(NotKept::Refused(refusal())),
+                S::Refused,
+                true,
+                None,
+                None,
+            ),
+            (
+                Answer::NotKept(NotKept::Failed(message)),
+                S::Failed,
+                true,
+                Some(false),
+                None,
+            ),
+            (
+                Answer::Unclear { id },
+                S::OutcomeUnknown,
+                true,
+                Some(true),
+                Some(Open::OutcomeUnknown),
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_answer_says_what_it_is_whether_it_is_an_error_and_what_is_open() {
+        for (answer, status, is_error, retryable, open) in answers() {
+            let said = format!("{answer:?}");
+            assert_eq!(answer.status(), status, "{said}");
+            let id = answer.id().map(|id| id.to_string());
+            let has_id = !matches!(answer, Answer::Busy | Answer::NotKept(_));
+            assert_eq!(id.is_some(), has_id, "{said}");
+            let result = answer.into_result(&terms());
+            assert_eq!(result.is_error, Some(is_error), "{said}");
+            let word = status.as_str();
+            let structured = result.structured_content.clone().unwrap();
+            assert_eq!(structured["status"], word, "{said}");
+            let told = structured.get("operation_id").and_then(Value::as_str);
+            assert_eq!(told, id.as_deref(), "{said}");
+            let told = structured.get("retryable").and_then(Value::as_bool);
+            assert_eq!(told, retryable, "{said}");
+            let unsettled = result.meta.as_ref().and_then(|meta| meta.get(UNSETTLED));
+            let open = open.map(|open| Value::from(open.as_str()));
+            assert_eq!(unsettled, open.as_ref(), "{said}");
+            // The same for who reads the text alone.
+            let text = text_of(&result);
+            assert!(text.starts_with(word), "{text}");
+            assert_eq!(text.contains(", operation "), has_id, "{text}");
+            if let Some(action) = structured.get("next_action").and_then(Value::as_str) {
+                assert!(text.contains(action), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_call_came_to_says_so() {
+        let fresh = completed(json!({"paid": 7})).into_result(&terms());
+        assert_eq!(
+            fresh.structured_content.as_ref().unwrap()["replayed"],
+            false
+        );
+        assert!(!text_of(&fresh).contains("replayed"));
+        let again = completed(json!({"paid": 7})).replayed();
+        let again = again.into_result(&terms());
+        let structured = again.structured_content.as_ref().unwrap();
+        assert_eq!(structured["replayed"], true);
+        assert_eq!(structured["result"], json!({"paid": 7}));
+        assert!(text_of(&again).contains(", replayed"));
+        // What waited for another call's end and heard nothing is no replay.
+        assert_eq!(Answer::Busy.replayed().status(), Status::Busy);
+    }
+
+    #[test]
+    fn a_result_of_a_page_is_in_the_text_too_and_a_larger_one_is_not() {
+        for (bytes, told) in [(10, true), (TEXT_BYTES, true), (TEXT_BYTES + 1, false)] {
+            let result = json!("x".repeat(bytes - 2));
+            let text = text_of(&completed(result.clone()).into_result(&terms()));
+            assert_eq!(text.contains(&result.to_string()), told, "{bytes}");
+        }
+    }
+}

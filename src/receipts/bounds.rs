@@ -103,3 +103,61 @@ impl Bounds {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        match value {
+            Value::Object(map) => map,
+            other => panic!("{other} is no object"),
+        }
+    }
+
+    #[test]
+    fn every_text_name_and_number_counts_and_so_does_what_stands_around_it() {
+        for (arguments, bytes) in [
+            (json!({}), 2),
+            (json!({"a": null}), 11),
+            (json!({"a": true, "bc": false}), 21),
+            (json!({"n": -12.5}), 12),
+            (json!({"text": "four"}), 16),
+            (json!({"list": [1, 22]}), 17),
+            (json!({"in": {"a": ""}}), 17),
+            (json!({"in": [{"a": ["b"]}]}), 24),
+        ] {
+            let arguments = map(arguments);
+            let with = |max_argument_bytes| Bounds {
+                max_argument_bytes,
+                ..Bounds::default()
+            };
+            assert_eq!(with(bytes).check(&arguments), Ok(()), "{arguments:?}");
+            let most = bytes - 1;
+            let refused = Err(OutOfBounds::TooLarge { most });
+            assert_eq!(with(most).check(&arguments), refused, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn each_array_and_each_object_inside_is_one_deeper() {
+        for (arguments, depth) in [
+            (json!({"a": 1}), 1),
+            (json!({"a": [1]}), 2),
+            (json!({"a": {"b": 1}}), 2),
+            (json!({"a": [{"b": [1]}], "c": 1}), 4),
+        ] {
+            let arguments = map(arguments);
+            let with = |max_depth| Bounds {
+                max_depth,
+                ..Bounds::default()
+            };
+            assert_eq!(with(depth).check(&arguments), Ok(()), "{arguments:?}");
+            let most = depth - 1;
+            let refused = Err(OutOfBounds::TooDeep { most });
+            assert_eq!(with(most).check(&arguments), refused, "{arguments:?}");
+        }
+    }
+}

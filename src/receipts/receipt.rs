@@ -140,3 +140,105 @@ pub(crate) fn time(millis: i64) -> SystemTime {
         .checked_add(since)
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+
+    fn standings() -> [Standing; 7] {
+        [
+            Standing::Running,
+            Standing::Unknown {
+                inspect: "Look at the orders.".into(),
+            },
+            Standing::Completed {
+                result: Value::Null,
+            },
+            Standing::Refused {
+                refusal: Refusal::new("sold_out", "There is none left."),
+            },
+            Standing::Failed {
+                message: "the tool failed".into(),
+            },
+            Standing::Cancelled,
+            Standing::Expired,
+        ]
+    }
+
+    fn at(millis: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
+    }
+
+    fn receipt(standing: Standing) -> Receipt {
+        let scope = "alice".parse().unwrap();
+        Receipt {
+            id: OperationId::mint(),
+            identity: Identity::new(scope, "pay", "order-1".parse().unwrap()),
+            version: 3,
+            fingerprint: Fingerprint::of("pay", &Map::new()),
+            standing,
+            at: at(0),
+            answered_until: at(1_000),
+            refused_until: at(2_000),
+        }
+    }
+
+    #[test]
+    fn an_end_stays_until_its_time_is_over_and_only_knowledge_ends_what_is_open() {
+        for from in standings() {
+            for to in standings() {
+                let open = matches!(from, Standing::Running | Standing::Unknown { .. });
+                let expected = match to {
+                    Standing::Running => false,
+                    Standing::Expired => !open && from != Standing::Expired,
+                    _ => open,
+                };
+                assert_eq!(from.may_become(&to), expected, "{from:?} {to:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_is_gone_when_its_time_is_over_and_what_is_open_is_not() {
+        for standing in standings() {
+            let settled = standing.state() == table::State::Settled;
+            for (now, over) in [(999, false), (1_000, true), (1_001, true)] {
+                let mut receipt = receipt(standing.clone());
+                receipt.expire(at(now));
+                let expected = match settled && over {
+                    true => Standing::Expired,
+                    false => standing.clone(),
+                };
+                assert_eq!(receipt.standing, expected, "{standing:?} at {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_is_told_what_is_kept() {
+        let receipt = receipt(Standing::Cancelled);
+        let stored = Stored {
+            version: 3,
+            fingerprint: receipt.fingerprint,
+            state: table::State::Settled,
+            answered_until: 1_000,
+        };
+        assert_eq!(receipt.stored(), stored);
+    }
+
+    #[test]
+    fn a_moment_is_kept_in_milliseconds_and_none_is_beyond_the_last() {
+        for millis_of in [0, 1, 1_764_460_800_123, LATEST] {
+            assert_eq!(millis(time(millis_of)), millis_of);
+        }
+        assert_eq!(time(1_500), at(1_500));
+        assert_eq!(time(-1), at(0));
+        assert_eq!(millis(at(0) - Duration::from_secs(1)), 0);
+        assert_eq!(later(at(1), Duration::from_millis(2)), at(3));
+        let last = time(LATEST);
+        assert_eq!(later(last, Duration::from_millis(1)), last);
+        assert_eq!(later(at(0), Duration::MAX), last);
+    }
+}

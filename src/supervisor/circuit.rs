@@ -204,6 +204,33 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_counts_until_more_than_the_period_has_passed() {
+        let (mut c, now) = circuit();
+        let period = Recovery::default().period;
+        assert_eq!(c.failed(now), None);
+        assert_eq!(c.failed(now + period / 2), None);
+        assert_eq!(c.failed(now + period), Some(Change::Opened));
+    }
+
+    #[test]
+    fn a_circuit_that_was_closed_by_a_probe_has_forgotten_what_opened_it() {
+        let (mut c, now) = circuit();
+        for _ in 0..3 {
+            c.failed(now);
+        }
+        let later = now + Duration::from_secs(10);
+        c.may_start(later, 1.0);
+        assert_eq!(c.open_for(later), None, "one probes");
+        assert_eq!(c.proved(), Some(Change::Closed));
+        assert_eq!(c.proved(), None, "it is closed already");
+        assert_eq!(c.failed(later), None);
+        assert_eq!(c.failed(later), None);
+        assert_eq!(c.failed(later), Some(Change::Opened));
+        assert_eq!(c.proved(), None, "what is late proves nothing");
+        assert!(c.open_for(later).is_some());
+    }
+
+    #[test]
     fn after_the_cool_down_one_start_probes_and_decides() {
         let probe = Permission::Start {
             after: Duration::ZERO,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use mcp_supervisor::{
-    CallError, CancellationToken, Limits, ToolCall,
+    CallError, CancellationToken, EventStream, Limits, Received, ToolCall, What,
     error::{NotSentReason, UnknownCause, Wait},
 };
 use serde_json::json;
@@ -257,17 +257,20 @@ async fn nobody_waits_for_a_cancel_that_the_server_does_not_read() {
     for era in eras() {
         bounded(async {
             let script = json!({"rules": [
-                {"on": "tools/call", "tool": "charge", "do": ["ledger", {"touch": "running"}, "stop_reading"]},
+                {"on": "tools/call", "tool": "charge", "do": ["ledger", "stop_reading", {"touch": "running"}]},
             ]});
             let world = World::new(Wire::Stdio, era, script).await;
             let (supervisor, server) = open(world.spec().limits(short_graces())).await;
             server.call_tool(echo()).await.unwrap();
+            let mut events = supervisor.events();
             let (first, one) = cancellable(&server, charge());
             world.bed.until_file("running").await;
             // Fills the pipe, so that nothing gets through behind it.
             let big = ToolCall::new("echo", json!({"text": "x".repeat(2_000_000)}));
             let (second, two) = cancellable(&server, big);
             let (third, three) = cancellable(&server, echo());
+            // What is measured from here on is the cancel, and not how long a large call takes to encode.
+            until_handed_over(&mut events, 3).await;
             for (token, call) in [(first, one), (second, two)] {
                 let error = cancelled(&token, call).await;
                 assert!(matches!(unknown(&error), UnknownCause::Cancelled), "{error:?}");
@@ -279,6 +282,19 @@ async fn nobody_waits_for_a_cancel_that_the_server_does_not_read() {
             shut_down(supervisor).await;
         })
         .await;
+    }
+}
+
+/// Until so many calls are in the hands of the session's writer.
+async fn until_handed_over(events: &mut EventStream, calls: usize) {
+    let mut handed_over = 0;
+    while handed_over < calls {
+        match events.next().await {
+            Some(Received::Event(event)) => {
+                handed_over += usize::from(matches!(event.what, What::AttemptStarted { .. }));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 

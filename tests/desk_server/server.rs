@@ -4,6 +4,9 @@
 //! What it received is in `DIR/received`, a line for each call and look-up; what it did is in the
 //! database `DIR/shop.db`. Files in the directory are its levers: it looks for them where it acts.
 
+#[path = "../support/over_http.rs"]
+mod over_http;
+
 use std::{
     fs::OpenOptions,
     io::Write as _,
@@ -16,6 +19,7 @@ use mcp_supervisor::receipts::{
     Asked, Authorised, Definition, Denial, Desk, End, LedgerError, LongWork, Principal, Scope,
     SqliteLedger, SqliteSettings,
 };
+use over_http::over_http;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
     handler::server::tool::{ToolCallContext, ToolRouter},
@@ -26,9 +30,6 @@ use rmcp::{
     },
     schemars::JsonSchema,
     service::RequestContext,
-    transport::streamable_http_server::{
-        StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
-    },
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -314,29 +315,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let directory = shop.levers.0.as_ref().clone();
-    let service = StreamableHttpService::new(
-        move || Ok(shop.clone()),
-        Arc::new(LocalSessionManager::default()),
-        StreamableHttpServerConfig::default(),
-    );
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let written = directory.join("port.new");
     std::fs::write(&written, listener.local_addr()?.port().to_string())?;
     std::fs::rename(written, directory.join("port"))?;
-    loop {
-        let Ok((socket, _)) = listener.accept().await else {
-            continue;
-        };
-        let service = service.clone();
-        tokio::spawn(async move {
-            let answer = hyper::service::service_fn(move |request| {
-                let service = service.clone();
-                async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
-            });
-            let socket = hyper_util::rt::TokioIo::new(socket);
-            let _ = hyper::server::conn::http1::Builder::new()
-                .serve_connection(socket, answer)
-                .await;
-        });
-    }
+    over_http(shop, listener).await;
+    Ok(())
 }

@@ -35,6 +35,7 @@ fn never_both_recalled_and_begun_in_any_order() {
         let begun = writer.join().unwrap();
         assert!(begun ^ recalled, "begun: {begun}, recalled: {recalled}");
         assert_eq!(cell.was_begun(), begun);
+        assert_eq!(cell.was_written(), begun);
         assert_eq!(cell.was_recalled(), recalled);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::{future::Future as _, sync::Arc, task::Poll};
 
-use loom::thread;
+use loom::thread::{self, JoinHandle};
 use rmcp::model::{ClientRequest, PingRequest};
 
 use crate::{
@@ -12,6 +12,14 @@ use crate::{
     stand_ins::{Along, Pending, Seen, Session, look, wait_for},
     with_two_preemptions,
 };
+
+/// One request, and the two sessions that it may go to.
+#[derive(Clone)]
+struct Meeting {
+    ticket: Arc<Ticket>,
+    first: Arc<Session>,
+    second: Arc<Session>,
+}
 
 fn ticket() -> Arc<Ticket> {
     let attempt = Attempt::first(
@@ -24,45 +32,66 @@ fn ticket() -> Arc<Ticket> {
     Arc::new(Ticket::new(attempt, Arc::new(request), None, along))
 }
 
-fn sessions() -> (Arc<Session>, Arc<Session>) {
-    let generation = |number: &str| -> Generation { serde_json::from_str(number).unwrap() };
-    (Session::new(generation("1")), Session::new(generation("2")))
-}
-
-/// What a connection does around a loss: hand over, take back what was not begun, hand it over again.
-fn through_a_loss(ticket: &Ticket, first: &Session, second: &Session) {
-    let done = ticket.hand_over(first, |_, moved| assert!(!moved));
-    if !matches!(done, Handing::Done) {
-        return;
+impl Meeting {
+    fn new() -> Self {
+        let session = |number: &str| {
+            let generation: Generation = serde_json::from_str(number).unwrap();
+            Session::new(generation)
+        };
+        Self {
+            ticket: ticket(),
+            first: session("1"),
+            second: session("2"),
+        }
     }
-    first.end();
-    if ticket.take_back(true) {
-        let _ = ticket.hand_over(second, |_, moved| assert!(moved));
-    }
-}
 
-/// Both writers come once more, after everybody else is done: what is given up stays unwritten.
-fn written(before: usize, first: &Session, second: &Session) -> usize {
-    before + first.write_all() + second.write_all()
+    /// Does it in a thread of its own, beside whatever else there is.
+    fn beside<T: 'static>(&self, does: impl FnOnce(&Self) -> T + 'static) -> JoinHandle<T> {
+        let meeting = self.clone();
+        thread::spawn(move || does(&meeting))
+    }
+
+    /// What a connection does around a loss: hand over, take back what was not begun, hand it over
+    /// again.
+    fn goes_through_a_loss(&self) {
+        let done = self
+            .ticket
+            .hand_over(&self.first, |_, moved| assert!(!moved));
+        if !matches!(done, Handing::Done) {
+            return;
+        }
+        self.first.end();
+        self.moves();
+    }
+
+    fn moves(&self) {
+        if self.ticket.take_back(true) {
+            let _ = self
+                .ticket
+                .hand_over(&self.second, |_, moved| assert!(moved));
+        }
+    }
+
+    fn first_writes(&self) -> usize {
+        self.first.write_all()
+    }
+
+    /// How often it was written, after both writers came once more, when everybody else is done: what
+    /// is given up stays unwritten.
+    fn written(&self, writer: JoinHandle<usize>) -> usize {
+        writer.join().unwrap() + self.first.write_all() + self.second.write_all()
+    }
 }
 
 #[test]
 fn what_is_given_up_is_never_sent_and_what_is_not_is_sent_once() {
     in_every_order("give up beside a loss and a writer", || {
-        let ticket = ticket();
-        let (first, second) = sessions();
-        let connection = {
-            let (ticket, first, second) =
-                (Arc::clone(&ticket), Arc::clone(&first), Arc::clone(&second));
-            thread::spawn(move || through_a_loss(&ticket, &first, &second))
-        };
-        let writer = {
-            let first = Arc::clone(&first);
-            thread::spawn(move || first.write_all())
-        };
-        let given_up = ticket.give_up();
+        let meeting = Meeting::new();
+        let connection = meeting.beside(Meeting::goes_through_a_loss);
+        let writer = meeting.beside(Meeting::first_writes);
+        let given_up = meeting.ticket.give_up();
         connection.join().unwrap();
-        let written = written(writer.join().unwrap(), &first, &second);
+        let written = meeting.written(writer);
         assert_eq!(written, usize::from(!given_up), "given up: {given_up}");
     });
 }
@@ -70,28 +99,18 @@ fn what_is_given_up_is_never_sent_and_what_is_not_is_sent_once() {
 #[test]
 fn a_request_in_its_callers_hands_is_sent_once_or_given_up() {
     in_every_order("give up after the hand-over was seen", || {
-        let ticket = ticket();
-        let (first, second) = sessions();
-        let _ = ticket.hand_over(&first, |_, _| ());
+        let meeting = Meeting::new();
+        let ticket = &meeting.ticket;
+        let _ = ticket.hand_over(&meeting.first, |_, _| ());
         let Some(Progress::Handed(pending)) = look(ticket.progress()) else {
             panic!("it was handed over");
         };
-        let connection = {
-            let (ticket, second) = (Arc::clone(&ticket), Arc::clone(&second));
-            thread::spawn(move || {
-                if ticket.take_back(true) {
-                    let _ = ticket.hand_over(&second, |_, moved| assert!(moved));
-                }
-            })
-        };
-        let writer = {
-            let first = Arc::clone(&first);
-            thread::spawn(move || first.write_all())
-        };
+        let connection = meeting.beside(Meeting::moves);
+        let writer = meeting.beside(Meeting::first_writes);
         let given_up = ticket.give_up();
         drop(pending);
         connection.join().unwrap();
-        let written = written(writer.join().unwrap(), &first, &second);
+        let written = meeting.written(writer);
         assert_eq!(written, usize::from(!given_up), "given up: {given_up}");
     });
 }
@@ -99,24 +118,16 @@ fn a_request_in_its_callers_hands_is_sent_once_or_given_up() {
 #[test]
 fn a_dropped_wait_says_perhaps_sent_wherever_it_was_sent() {
     in_every_order("drop beside a loss and a writer", || {
-        let ticket = ticket();
-        let (first, second) = sessions();
-        let connection = {
-            let (ticket, first, second) =
-                (Arc::clone(&ticket), Arc::clone(&first), Arc::clone(&second));
-            thread::spawn(move || through_a_loss(&ticket, &first, &second))
-        };
-        let writer = {
-            let first = Arc::clone(&first);
-            thread::spawn(move || first.write_all())
-        };
+        let meeting = Meeting::new();
+        let connection = meeting.beside(Meeting::goes_through_a_loss);
+        let writer = meeting.beside(Meeting::first_writes);
         let mut seen = Seen::default();
         drop(GiveUpOnDrop {
-            ticket: &ticket,
+            ticket: &meeting.ticket,
             seen: &mut seen,
         });
         connection.join().unwrap();
-        let written = written(writer.join().unwrap(), &first, &second);
+        let written = meeting.written(writer);
         assert!(written <= 1);
         assert!(
             seen.perhaps_sent || written == 0,
@@ -128,24 +139,16 @@ fn a_dropped_wait_says_perhaps_sent_wherever_it_was_sent() {
 #[test]
 fn a_waiting_caller_learns_of_the_answer_whatever_moves_its_request() {
     with_two_preemptions("wait through a loss", || {
-        let ticket = ticket();
-        let (first, second) = sessions();
-        let connection = {
-            let (ticket, first, second) =
-                (Arc::clone(&ticket), Arc::clone(&first), Arc::clone(&second));
-            thread::spawn(move || {
-                through_a_loss(&ticket, &first, &second);
-                let written = second.write_all();
-                second.answer();
-                written
-            })
-        };
-        let writer = {
-            // The first session ends without an answer.
-            let first = Arc::clone(&first);
-            thread::spawn(move || first.write_all())
-        };
-        let told = wait_as_a_caller_does(&ticket);
+        let meeting = Meeting::new();
+        let connection = meeting.beside(|meeting| {
+            meeting.goes_through_a_loss();
+            let written = meeting.second.write_all();
+            meeting.second.answer();
+            written
+        });
+        // The first session ends without an answer.
+        let writer = meeting.beside(Meeting::first_writes);
+        let told = wait_as_a_caller_does(&meeting.ticket);
         let written = connection.join().unwrap() + writer.join().unwrap();
         drop(told);
         assert_eq!(written, 1, "nobody gave it up");

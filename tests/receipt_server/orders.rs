@@ -2,6 +2,9 @@
 //! decides how the tool behaves. The effects are the rows of `orders`, in the file of the receipts.
 #![allow(dead_code, unreachable_pub, reason = "not everybody needs all of it")]
 
+#[path = "../support/routed.rs"]
+mod routed;
+
 use std::{
     path::{Path, PathBuf},
     process::abort,
@@ -16,16 +19,8 @@ use mcp_supervisor::receipts::{
     Bounds, Call, Definition, Denial, Failure, ReceiptTool, Refusal, Scope, SqliteLedger,
     SqliteSettings,
 };
-use rmcp::{
-    ErrorData, RoleServer, ServerHandler,
-    handler::server::tool::{ToolCallContext, ToolRouter},
-    model::{
-        CallToolRequestParams, CallToolResponse, ListToolsResult, PaginatedRequestParams,
-        ServerCapabilities, ServerConfig,
-    },
-    schemars::JsonSchema,
-    service::RequestContext,
-};
+use rmcp::{RoleServer, schemars::JsonSchema, service::RequestContext};
+use routed::Routed;
 use rusqlite::{
     Connection, Transaction,
     hooks::{Action, Wal},
@@ -119,7 +114,7 @@ pub struct Placed {
 }
 
 pub struct Orders {
-    router: ToolRouter<Self>,
+    pub server: Routed,
     pub ledger: SqliteLedger,
     pub tool: ReceiptTool,
     /// How often the handler was called.
@@ -219,7 +214,7 @@ impl Orders {
             })
             .expect("a tool that can be");
         Self {
-            router: ToolRouter::new().with_route(tool.route()),
+            server: Routed::of(&[&tool]),
             ledger,
             tool,
             handled,
@@ -269,27 +264,4 @@ fn place(
         _ => {}
     }
     Ok(placed)
-}
-
-impl ServerHandler for Orders {
-    fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-    }
-
-    async fn list_tools(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.router.list_all()))
-    }
-
-    async fn call_tool(
-        &self,
-        request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
-        let call = ToolCallContext::new(self, request, context);
-        self.router.call(call).await
-    }
 }

@@ -56,6 +56,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         die: setting.die,
     };
     let serving = Orders::new(&setting)
+        .server
         .serve((tokio::io::stdin(), stdout))
         .await?;
     serving.waiting().await?;

@@ -296,8 +296,13 @@ impl<'a, const N: usize> Follower<'a, N> {
     fn holds(&self) -> Allowed {
         for (operation, op) in &self.numbers {
             let at = usize::from(*op);
-            let it = &self.state.ops[at];
-            if !kept(it, self.machine.setting.contracts[at], true) {
+            let mut it = self.state.ops[at];
+            let rejected = it.caller == machine::Caller::Told(machine::Ending::Rejected);
+            if rejected && self.refused.contains(operation) {
+                // What the store did not take is in doubt there, and whoever resolves it may send it.
+                it.caller = machine::Caller::Gone;
+            }
+            if !kept(&it, self.machine.setting.contracts[at], true) {
                 return Err(format!(
                     "operation {operation} keeps no promise: {}",
                     self.shown(*op)

@@ -89,6 +89,8 @@ async fn whole_life(world: &Shared, plan: &Arc<Plan>, life: usize) -> bool {
         if last {
             host.in_the_end(client.as_ref()).await;
         }
+        // What was asked for since.
+        host.others_done().await;
         client
     };
     let Some(client) = world.go_on(|due| host.does(due), body).await else {
@@ -357,8 +359,20 @@ impl Host {
             // An error is a caller that went away.
             let _ = call.await;
         }
-        let mut others = std::mem::take(&mut self.calls.lock().expect("no caller panics").others);
-        while others.join_next().await.is_some() {}
+        self.others_done().await;
+    }
+
+    async fn others_done(&self) {
+        loop {
+            let mut others = {
+                let mut calls = self.calls.lock().expect("no caller panics");
+                std::mem::take(&mut calls.others)
+            };
+            if others.is_empty() {
+                return;
+            }
+            while others.join_next().await.is_some() {}
+        }
     }
 
     /// With a healthy server the next operation succeeds, and what may be found out is.

@@ -244,17 +244,16 @@ pub(super) enum Fact {
 }
 
 impl Told {
-    /// The caller's operation that is handed over by this.
-    pub(super) fn hands_over(&self) -> Option<usize> {
+    /// The caller's operation that is handed over by this, and to which generation.
+    pub(super) fn hands_over(&self) -> Option<(usize, u64)> {
         match self.what {
-            Fact::Attempt { operation, .. } => operation,
+            Fact::Attempt {
+                operation,
+                generation,
+                ..
+            } => operation.map(|operation| (operation, generation)),
             _ => None,
         }
-    }
-
-    /// Whether that was handed over before, and taken back.
-    pub(super) fn is_moved(&self) -> bool {
-        matches!(self.what, Fact::Attempt { moved: true, .. })
     }
 
     pub(super) fn of(event: &Event) -> Self {

@@ -35,6 +35,8 @@ enum Manner {
 /// One pipe, both ways.
 pub(super) struct Link {
     pub(super) connection: usize,
+    /// The session's that it is for, as its host numbers them.
+    pub(super) generation: u64,
     /// Of the process that it leads to.
     pub(super) process: u32,
     manner: Manner,
@@ -118,6 +120,8 @@ impl World {
             return None;
         }
         let process = self.servers[connection].process;
+        // Which session it is for has been told.
+        self.hear();
         let dice = &mut self.dice;
         let calm = self.healed || dice.percent(40);
         let manner = match calm {
@@ -136,6 +140,7 @@ impl World {
         let link = self.links.len();
         self.links.push(Link {
             connection,
+            generation: self.newest[connection],
             process,
             manner,
             slowest: self.dice.pick(&[2, 10, 60]),
@@ -299,7 +304,8 @@ impl World {
         self.links[link].let_go = true;
         self.record(What::Closed { link });
         let pipe = &self.links[link];
-        if !pipe.may_be_closed && !pipe.broken {
+        // A client that cannot write lets go of its own pipe.
+        if !pipe.may_be_closed && !pipe.broken && !pipe.writer_broken {
             self.break_promise(format_args!(
                 "the caller's own pipe {link} was closed by the runtime"
             ));

@@ -21,7 +21,7 @@ use super::{
     dice::Dice,
     server::{Server, Work},
     store::Book,
-    trace::{Step, Told, What},
+    trace::{Fact, Step, Told, What},
     wire::Link,
 };
 
@@ -79,6 +79,9 @@ impl Due {
     }
 }
 
+/// An operation, and the generation of the session that it is handed over to.
+type HandOver = (usize, u64);
+
 pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) trace: Vec<Step>,
@@ -96,9 +99,10 @@ pub(super) struct World {
     pub(super) claimed: BTreeSet<usize>,
     /// The operations whose hand-over is told and whose frame is not begun; and the other way round,
     /// with where that stands in the trace.
-    handed: BTreeSet<usize>,
-    begun: BTreeMap<usize, usize>,
-    last_begun: BTreeMap<usize, usize>,
+    handed: BTreeSet<HandOver>,
+    begun: BTreeMap<HandOver, usize>,
+    /// The newest generation of each connection. What is lent has only the first.
+    pub(super) newest: [u64; CONNECTIONS.len()],
     /// The first promise that was broken.
     pub(super) broken: Option<String>,
     agenda: BTreeMap<u64, Due>,
@@ -130,7 +134,7 @@ impl Shared {
             claimed: BTreeSet::new(),
             handed: BTreeSet::new(),
             begun: BTreeMap::new(),
-            last_begun: BTreeMap::new(),
+            newest: [1; CONNECTIONS.len()],
             broken: None,
             agenda: BTreeMap::new(),
             base: 0,
@@ -233,7 +237,6 @@ impl World {
         self.claimed.clear();
         self.handed.clear();
         self.begun.clear();
-        self.last_begun.clear();
         self.all_let_go();
         self.dying = true;
     }
@@ -284,12 +287,12 @@ impl World {
             What::Released { operation } => drop(self.claimed.remove(operation)),
             _ => {}
         }
-        if let What::Begun { frame, .. } = &what
+        if let What::Begun { link, frame } = &what
             && let Some(operation) = frame.operation.or(frame.resolves)
         {
-            match self.handed.remove(&operation) {
-                true => drop(self.last_begun.insert(operation, self.trace.len())),
-                false => drop(self.begun.insert(operation, self.trace.len())),
+            let this = (operation, self.links[*link].generation);
+            if !self.handed.remove(&this) {
+                self.begun.insert(this, self.trace.len());
             }
         }
         let at = self.now();
@@ -308,11 +311,17 @@ impl World {
             match futures::FutureExt::now_or_never(next) {
                 Some(Some(Received::Event(event))) => {
                     let told = Told::of(&event);
+                    match told.what {
+                        Fact::Starting { generation } => self.newest[told.connection] = generation,
+                        // What of it was not begun never is.
+                        Fact::Finished {
+                            operation: Some(over),
+                            ..
+                        } => self.handed.retain(|(it, _)| *it != over),
+                        _ => {}
+                    }
                     let hands_over = told.hands_over();
-                    let of_moved = hands_over.and_then(|it| self.last_begun.remove(&it));
                     let begun = hands_over.and_then(|it| self.begun.remove(&it));
-                    // Of one that moved, the hand-over before was never begun.
-                    let begun = begun.or(of_moved.filter(|_| told.is_moved()));
                     if begun.is_none() {
                         self.handed.extend(hands_over);
                     }
@@ -322,8 +331,7 @@ impl World {
                         Some(begun) => {
                             let at = self.trace[begun].at;
                             self.trace.insert(begun, Step { at, what });
-                            for later in self.begun.values_mut().chain(self.last_begun.values_mut())
-                            {
+                            for later in self.begun.values_mut() {
                                 *later += usize::from(*later >= begun);
                             }
                         }

@@ -380,6 +380,97 @@ mod tests {
     }
 
     #[test]
+    fn what_a_provider_is_to_do_is_not_shown() {
+        let intent = Intent::new("bank", Value::from("card 4242"));
+        let shown = format!("{intent:?}");
+        assert!(shown.contains("bank") && !shown.contains("4242"), "{shown}");
+    }
+
+    #[test]
+    fn an_attempt_that_had_no_effect_is_made_again_when_the_provider_asked_for_it_and_not_before() {
+        let limits = Limits::default();
+        let rules = Rules {
+            promises: Promises::none(),
+            limits: &limits,
+            jitter: 0.0,
+        };
+        let mut progress = Progress::new(0);
+        assert_eq!(progress.step(0, rules), Ok(Some(Next::Send)));
+        let reason = Reason::new("busy").retry_after(Duration::from_secs(20));
+        progress.sent(Sent::Deferred(reason), 1_000, rules).unwrap();
+        assert_eq!((progress.state, progress.due_at), (State::Pending, 21_000));
+        assert_eq!(progress.reason.as_deref(), Some("busy"));
+        assert_eq!(progress.step(21_000, rules), Ok(Some(Next::Send)));
+        assert_eq!(
+            (progress.attempts, progress.last_sent_at),
+            (2, Some(21_000))
+        );
+        assert_eq!(progress.first_sent_at, Some(0));
+        let denied = Sent::Refused(Reason::new("not you"));
+        progress.sent(denied, 22_000, rules).unwrap();
+        assert_eq!(
+            progress.state,
+            State::Refused,
+            "of the one before nothing stands"
+        );
+    }
+
+    #[test]
+    fn a_provider_that_asks_for_more_time_than_there_is_ends_it_unsent() {
+        let limits = Limits::default();
+        let rules = Rules {
+            promises: Promises::none(),
+            limits: &limits,
+            jitter: 0.0,
+        };
+        let mut progress = Progress::new(0);
+        progress.step(0, rules).unwrap();
+        let reason = Reason::new("tomorrow").retry_after(Duration::from_secs(24 * 3600));
+        progress.sent(Sent::Deferred(reason), 0, rules).unwrap();
+        assert_eq!(progress.state, State::NotSent);
+        assert_eq!(progress.why, Some(Why::ToldToWait));
+    }
+
+    #[test]
+    fn an_absence_allows_another_attempt_only_once_nothing_can_arrive_any_more() {
+        let limits = Limits::default();
+        let rules = Rules {
+            promises: Promises::none().looked_up(Some(Duration::from_secs(5))),
+            limits: &limits,
+            jitter: 0.0,
+        };
+        let mut progress = Progress::new(0);
+        assert_eq!(progress.step(0, rules), Ok(Some(Next::Send)));
+        let lost = Sent::Unclear(Reason::new("lost"));
+        progress.sent(lost, 0, rules).unwrap();
+        for (now, state) in [(1, State::Unclear), (4_999, State::Unclear)] {
+            assert_eq!(progress.step(now, rules), Ok(Some(Next::LookUp)));
+            progress.found(Found::Absent, now, rules).unwrap();
+            assert_eq!((progress.state, progress.attempts), (state, 1), "{now}");
+        }
+        assert_eq!(progress.due_at, 5_000, "an absence says something then");
+        assert_eq!(progress.step(5_000, rules), Ok(Some(Next::LookUp)));
+        progress.found(Found::Absent, 5_000, rules).unwrap();
+        assert_eq!((progress.state, progress.look_ups), (State::Pending, 3));
+        assert_eq!(progress.step(5_000, rules), Ok(Some(Next::Send)));
+    }
+
+    #[test]
+    fn every_attempt_is_the_same_but_for_its_number() {
+        let reference = Reference::of("acme", "charge", "order-1");
+        let mut progress = Progress::new(0);
+        progress.attempts = 3;
+        let letter = Letter {
+            reference: reference.clone(),
+            intent: Intent::new("bank", Value::from(7)),
+            progress,
+        };
+        let sent = letter.outgoing();
+        assert_eq!((sent.reference, sent.body), (reference, Value::from(7)));
+        assert_eq!(sent.attempt, 3);
+    }
+
+    #[test]
     fn the_reason_of_a_denial_outlives_what_look_ups_say() {
         let limits = Limits::default();
         let rules = Rules {

@@ -483,6 +483,18 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_beyond_the_time_for_which_the_key_is_known_does_not_fit() {
+        let limits = Limits {
+            max_age: 100 * DAY,
+            ..Limits::default()
+        };
+        let s = at(State::Unclear, keyed());
+        let fits = DAY / 2;
+        assert_eq!(rest(&s, &limits, Some(fits), 0.0), Rest::Wait(fits));
+        assert_eq!(rest(&s, &limits, Some(DAY), 0.0), Rest::HintDoesNotFit);
+    }
+
+    #[test]
     fn a_second_look_up_waits_until_an_absence_says_something() {
         let limits = Limits::default();
         let promises = Promises::none().looked_up(Some(Duration::from_secs(31)));

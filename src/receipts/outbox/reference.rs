@@ -66,6 +66,11 @@ mod tests {
         // Kept intents and providers hold it: a change of this value would be a second effect.
         assert_eq!(one.as_str(), "7bb9fcb7e70e91b0aa7d6c73b8d1f503");
         assert_eq!(one, Reference::of("acme", "charge", "order-1"));
+        // Kept, sent and shown, it is the same text.
+        let text = "7bb9fcb7e70e91b0aa7d6c73b8d1f503";
+        assert_eq!(Reference::kept(text), one);
+        assert_eq!(one.to_string(), text);
+        assert_eq!(format!("{one:?}"), format!("Reference({text})"));
         for other in [
             Reference::of("acmf", "charge", "order-1"),
             Reference::of("acme", "refund", "order-1"),

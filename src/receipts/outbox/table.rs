@@ -169,7 +169,7 @@ pub fn next(state: State, event: Event) -> Result<State, Illegal> {
         (S::Unknown, E::FindRefused) => S::Refused,
         (S::Unknown, E::FindAbsent) => S::NotSent,
 
-        (state, event) => return Err(Illegal { state, event }),
+        _ => return Err(Illegal { state, event }),
     })
 }
 
@@ -237,12 +237,44 @@ mod tests {
             State::NotSent,
         ] {
             assert!(state.is_over());
+            assert!(!state.is_on_its_way());
             assert!(Event::ALL.iter().all(|event| next(state, *event).is_err()));
         }
     }
 
     #[test]
-    fn a_word_stands_for_one_state() {
+    fn the_dispatcher_goes_on_with_all_but_the_ends_and_the_unknown() {
+        let goes_on = [
+            State::Pending,
+            State::Sending,
+            State::Unclear,
+            State::Resending,
+        ];
+        for state in State::ALL {
+            assert_eq!(state.is_over(), !goes_on.contains(&state), "{state:?}");
+            let is_on_its_way = matches!(state, State::Sending | State::Resending);
+            assert_eq!(state.is_on_its_way(), is_on_its_way, "{state:?}");
+        }
+    }
+
+    /// They are in the databases of those who use it.
+    #[test]
+    fn a_word_stands_for_one_state_and_stays_what_it_is() {
+        let words = State::ALL.map(State::word);
+        assert_eq!(
+            words,
+            [
+                "pending",
+                "sending",
+                "unclear",
+                "resending",
+                "answered",
+                "refused",
+                "conflict",
+                "not_sent",
+                "unknown"
+            ]
+        );
         for state in State::ALL {
             assert_eq!(State::of_word(state.word()), Some(state));
         }

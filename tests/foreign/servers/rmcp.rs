@@ -5,6 +5,9 @@
     reason = "sampling and resources/subscribe are still spoken"
 )]
 
+#[path = "../../support/over_http.rs"]
+mod over_http;
+
 use std::{
     fs::OpenOptions,
     io::Write as _,
@@ -12,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use over_http::over_http;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
     model::{
@@ -24,9 +28,6 @@ use rmcp::{
         UnsubscribeRequestParams,
     },
     service::{Peer, RequestContext, SubscriptionContext},
-    transport::streamable_http_server::{
-        StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
-    },
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -345,27 +346,6 @@ async fn main() {
         return;
     }
     let port: u16 = arguments[1].parse().expect("a port");
-    let service = StreamableHttpService::new(
-        move || Ok(small.clone()),
-        Arc::new(LocalSessionManager::default()),
-        StreamableHttpServerConfig::default(),
-    );
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await;
-    let listener = listener.expect("the port is free");
-    loop {
-        let Ok((socket, _)) = listener.accept().await else {
-            continue;
-        };
-        let service = service.clone();
-        tokio::spawn(async move {
-            let answer = hyper::service::service_fn(move |request| {
-                let service = service.clone();
-                async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
-            });
-            let socket = hyper_util::rt::TokioIo::new(socket);
-            let _ = hyper::server::conn::http1::Builder::new()
-                .serve_connection(socket, answer)
-                .await;
-        });
-    }
+    over_http(small, listener.expect("the port is free")).await;
 }

@@ -41,8 +41,7 @@ impl<const N: usize> Machine<N> {
         op: u8,
         session: Session,
     ) -> Result<(), Refused> {
-        let on_its_way = |s: &Sending| s.request == Passage::UnderWay;
-        sending(state, op, session, on_its_way)?.request = Passage::Lost;
+        sending(state, op, session, is_asking)?.request = Passage::Lost;
         Ok(())
     }
 
@@ -54,8 +53,7 @@ impl<const N: usize> Machine<N> {
         reply: Reply,
     ) -> Result<(), Refused> {
         let answerable = state.lives(session);
-        let on_its_way = |s: &Sending| s.request == Passage::UnderWay;
-        let sending = sending(state, op, session, on_its_way)?;
+        let sending = sending(state, op, session, is_asking)?;
         sending.request = Passage::There;
         sending.reply = reply;
         sending.answer = match answerable {
@@ -81,8 +79,7 @@ impl<const N: usize> Machine<N> {
         op: u8,
         session: Session,
     ) -> Result<(), Refused> {
-        let on_its_way = |s: &Sending| s.answer == Passage::UnderWay;
-        sending(state, op, session, on_its_way)?.answer = Passage::Lost;
+        sending(state, op, session, is_answered)?.answer = Passage::Lost;
         Ok(())
     }
 
@@ -96,14 +93,13 @@ impl<const N: usize> Machine<N> {
         rule(state.is_up(host), "its host does not run")?;
         let in_hand = state.op(op).in_hand(host).copied();
         let in_hand = in_hand.ok_or(Refused("nobody waits for an answer to it"))?;
-        let on_its_way = |s: &Sending| s.answer == Passage::UnderWay;
-        if in_hand.session == session && on_its_way(&in_hand) {
+        if in_hand.session == session && is_answered(&in_hand) {
             let at = state.op(op).last_of(host).unwrap_or_default();
             state.op(op).sendings[at].answer = Passage::There;
             self.answered(state, op, host, ending(in_hand.reply));
         } else if self.broken(Fault::AnswerOfAnotherSession) && in_hand.session != session {
             let matches = |s: &Sending| {
-                s.cell != Cell::Free && s.session == session && s.id == in_hand.id && on_its_way(s)
+                s.cell != Cell::Free && s.session == session && s.id == in_hand.id && is_answered(s)
             };
             let other = (0..N).find(|o| state.ops[*o].sendings.iter().any(matches));
             let other = other.ok_or(Refused("no answer matches"))?;
@@ -146,8 +142,7 @@ impl<const N: usize> Machine<N> {
                 "it is settled, or somebody resolves it",
             )?;
         }
-        let on_its_way = |s: &Sending| s.answer == Passage::UnderWay;
-        let sending = sending(state, op, session, on_its_way)?;
+        let sending = sending(state, op, session, is_answered)?;
         let reply = sending.reply;
         sending.answer = Passage::There;
         if second {
@@ -165,6 +160,16 @@ impl<const N: usize> Machine<N> {
         record.fence += 1;
         self.enter(record, super::journal::event(ending(reply)))
     }
+}
+
+/// Its request is on its way to the server.
+fn is_asking(sending: &Sending) -> bool {
+    sending.request == Passage::UnderWay
+}
+
+/// Its answer is on its way back.
+fn is_answered(sending: &Sending) -> bool {
+    sending.answer == Passage::UnderWay
 }
 
 /// The first request of an operation in a session of which that holds.

@@ -112,9 +112,9 @@ impl<const N: usize> Follower<'_, N> {
             }
         }
         self.under_way.retain(|(_, _, it)| *it != (link, id));
-        let here = &mut self.state.ops[usize::from(op)].sendings[at];
-        if !fate.answers && here.answer == Passage::UnderWay && here.request == Passage::There {
-            here.answer = Passage::Lost;
+        // In a session that is over no answer is on its way, and the request is forgotten.
+        if !fate.answers && self.state.lives(session) {
+            self.state.ops[usize::from(op)].sendings[at].answer = Passage::Lost;
             self.state.tidy();
         }
         Ok(())
