@@ -2,10 +2,10 @@
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mcp_supervisor::{Era, ToolContract};
@@ -125,8 +125,16 @@ impl HostProcess {
     }
 
     /// SIGSTOP: it does nothing more, and does not know.
+    ///
+    /// Whoever stops a process is not told when its last thread stands still, and until then it goes on.
     pub fn freeze(&self) {
         self.signal("-STOP");
+        let threads = format!("/proc/{}/task", self.child.id());
+        let until = Instant::now() + Duration::from_secs(10);
+        while !stands_still(Path::new(&threads)) {
+            assert!(Instant::now() < until, "it does not stand still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// SIGCONT: it goes on as if nothing had been.
@@ -170,4 +178,20 @@ impl Drop for HostProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether every thread is stopped, where the system tells.
+fn stands_still(threads: &Path) -> bool {
+    let Ok(threads) = std::fs::read_dir(threads) else {
+        return true;
+    };
+    let stats = threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    // The state stands behind the name, which is in brackets and may hold anything.
+    let mut states = stats.map(|stat| {
+        let behind = stat.rfind(')').map_or("", |at| &stat[at + 1..]);
+        behind.trim_start().chars().next()
+    });
+    states.all(|state| state == Some('T'))
 }
