@@ -183,6 +183,9 @@ impl World {
         if self.links[link].writer_broken || self.dying {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
+        // A caller's own client may have put another message behind the one that is half written.
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let bytes = &bytes[..end.map_or(bytes.len(), |end| end + 1)];
         if self.links[link].writing.is_none() {
             let mut message = Message::of(bytes);
             if let Some(key) = &mut message.frame.key {
