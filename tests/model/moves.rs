@@ -153,6 +153,10 @@ fn work<const N: usize>(
             moves.free(record(Fact::Dispatching));
             let price = unwritten(operation, host);
             moves.add(Step::RecordFailed { op, host }, price);
+            if !patient && operation.caller == Caller::Waits && operation.home == host {
+                let ending = Ending::Unknown;
+                moves.add(Step::ToldUnrecorded { op, ending }, Price::Unwritten);
+            }
             if world.machine.fault == Some(Fault::RecordAfterHandOver) {
                 moves.free(Step::Mailed { op, host });
             }

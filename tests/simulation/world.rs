@@ -285,6 +285,10 @@ impl World {
         match &what {
             What::Claimed { operation } => drop(self.claimed.insert(*operation)),
             What::Released { operation } => drop(self.claimed.remove(operation)),
+            // Whoever had it is through, and its key may be another one's.
+            What::Recorded {
+                operation, state, ..
+            } if state.is_settled() => drop(self.claimed.remove(operation)),
             _ => {}
         }
         if let What::Begun { link, frame } = &what

@@ -147,10 +147,13 @@ impl<const N: usize> Machine<N> {
         let home = state.op(op).home;
         rule(state.op(op).caller == Caller::Waits, "nobody waits for it")?;
         rule(self.setting.records(op), "there is nothing to record")?;
-        let unsaid = self.setting.resends(op) && state.op(op).record.attempts > 0;
+        let resends = self.setting.resends(op);
         let job = *state.job(op, home);
-        let Work::Known(known) = job.work else {
-            return Err(Refused("nothing is known of it"));
+        let (known, unsaid) = match job.work {
+            Work::Known(known) => (known, resends && state.op(op).record.attempts > 0),
+            // The write of its attempt is not waited for any longer, and may be there all the same.
+            Work::Due if resends && !job.before => (Ending::NotSent, true),
+            _ => return Err(Refused("nothing is known of it")),
         };
         let told = match known {
             // If its host ends before that is recorded, whoever takes it over may send it.

@@ -161,7 +161,10 @@ impl<const N: usize> Machine<N> {
             record.said_not_sent = true;
             return Ok(());
         }
-        self.enter(record, Event::Abandon)
+        self.enter(record, Event::Abandon)?;
+        // When the sessions of its host ended, nobody knows any more: the time counts anew.
+        state.op(op).absence_final = false;
+        Ok(())
     }
 
     pub(super) fn claimed(&self, state: &mut State<N>, op: u8, host: u8) -> Result<(), Refused> {
