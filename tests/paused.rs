@@ -1,6 +1,8 @@
 //! What depends on time, with a clock that the tests hold: in-memory parts only, so that every
 //! moment is exact.
 
+#[path = "paused/cap.rs"]
+mod cap;
 #[path = "paused/far_end.rs"]
 mod far_end;
 mod support;

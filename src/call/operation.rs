@@ -215,6 +215,8 @@ impl Operation<'_> {
             let decision = match again {
                 // Another session would be the answer to another question.
                 _ if self.pinned.is_some() => Decision::Tell,
+                // It may have been handed over before its session ended, and then it counts.
+                true if self.attempts >= self.line.settings.repeats.max_attempts => Decision::Tell,
                 true => Decision::Repeat(Duration::ZERO),
                 false => self.decide(&contract, &without),
             };

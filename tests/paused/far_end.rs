@@ -147,6 +147,10 @@ impl FarEnd {
                 "_meta": {"io.modelcontextprotocol/serverInfo": info},
             }),
             Some("ping") => json!({}),
+            Some("tools/list") => json!({
+                "tools": [{"name": "peek", "inputSchema": {"type": "object"}}],
+                "ttlMs": 0, "cacheScope": "private",
+            }),
             _ => json!({"content": [{"type": "text", "text": "done"}], "isError": false}),
         };
         let meta = &request["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"];

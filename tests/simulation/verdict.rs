@@ -40,6 +40,8 @@ struct Seen<'a> {
     resent: usize,
     /// Hand-overs of an attempt that was not handed over before.
     attempts: usize,
+    /// The number of the last attempt of the call itself, without those of whoever resolves it.
+    highest: u32,
     finished: Vec<Ended>,
     /// How often it was told as over before its caller was told, and how often somebody had it in hand
     /// who resolves it: its record is there sooner than its caller hears of it.
@@ -116,8 +118,15 @@ fn gather<'a>(world: &'a World, plan: &Plan) -> Vec<Seen<'a>> {
                 Fact::Attempt {
                     operation: Some(operation),
                     moved: false,
+                    number,
                     ..
-                } => all[*operation].attempts += 1,
+                } => {
+                    let seen = &mut all[*operation];
+                    seen.attempts += 1;
+                    if seen.told.is_empty() && seen.claimed_first == 0 {
+                        seen.highest = seen.highest.max(*number);
+                    }
+                }
                 Fact::Finished {
                     operation: Some(operation),
                     ended,
@@ -210,6 +219,10 @@ fn what_was_sent(seen: &Seen<'_>, plan: &Plan, operation: usize) -> Verdict {
     };
     that(calls <= most, || {
         format!("{:?} was on the wire {calls} times", planned.ask)
+    })?;
+    let highest = seen.highest;
+    that(highest <= MOST_ATTEMPTS, || {
+        format!("handed over as attempt {highest}")
     })?;
     that(calls <= seen.attempts, || {
         format!("on the wire {calls} times, by {} attempts", seen.attempts)
