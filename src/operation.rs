@@ -113,8 +113,8 @@ impl ToolCall {
 
     /// The key that names this intent. It is put into the arguments by a
     /// [`keyed`](crate::policy::ToolContract::Keyed) contract and asked for by a
-    /// [`status`](crate::policy::ToolContract::Status) contract; without a contract it changes
-    /// nothing.
+    /// [`status`](crate::policy::ToolContract::Status) contract. Without a contract the server does not
+    /// see it; a journal knows the call by it all the same, and answers a second one.
     #[must_use]
     pub fn idempotency_key(mut self, key: IdempotencyKey) -> Self {
         self.key = Some(key);

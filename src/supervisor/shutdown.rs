@@ -76,7 +76,8 @@ pub struct ShutdownReport {
 }
 
 impl ShutdownReport {
-    /// The operations of which nobody knows whether they ran.
+    /// The operations that were on their way at the shutdown and of which nobody knows whether they ran. Those
+    /// that were told as unknown before are not among them; a journal lists them all.
     pub fn unknown(&self) -> impl Iterator<Item = OperationId> + '_ {
         self.connections
             .iter()
@@ -96,7 +97,7 @@ pub struct ConnectionReport {
     pub ownership: Ownership,
     /// Whether everything in flight finished before the deadline.
     pub drained: bool,
-    /// The operations of which nobody knows whether they ran.
+    /// The operations that were on their way, and of which nobody knows whether they ran.
     pub unknown: Vec<OperationId>,
     /// How far the runtime had to go to stop a session of it; `None` if it never had one.
     pub stopped: Option<Stopped>,
