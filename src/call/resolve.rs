@@ -132,7 +132,10 @@ fn holder(record: &Record) -> &str {
 }
 
 fn barred(why: Option<&Unsettled>) -> String {
-    why.map_or("it was made without a contract".to_owned(), ToString::to_string)
+    why.map_or(
+        "it was made without a contract".to_owned(),
+        ToString::to_string,
+    )
 }
 
 /// Resolves an operation of this connection.
