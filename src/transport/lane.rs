@@ -247,6 +247,7 @@ impl Lane {
     }
 
     /// Notes what runs the exchange of a request, if that has no answer yet.
+    #[cfg(feature = "http")]
     pub(super) fn runs(&self, number: i64, exchange: AbortHandle) {
         if let Some(asked) = self.waiting().by_id.get_mut(&number) {
             asked.exchange = Some(exchange);

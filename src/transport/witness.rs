@@ -36,10 +36,6 @@ pub(crate) struct Outlives;
 pub(crate) struct Anchor;
 
 /// Rides in a request of the server's: it came on the stream of the answer to this call on the lane.
-#[cfg_attr(
-    not(feature = "http"),
-    expect(dead_code, reason = "only HTTP has such streams")
-)]
 #[derive(Clone)]
 pub(crate) struct OnStreamOf(pub(crate) RequestId);
 
