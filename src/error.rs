@@ -265,6 +265,12 @@ impl CallError {
                 R::Transport(_) => "Correct what keeps the server from being reached.",
                 R::Journal(_) => "Correct what keeps the journal from being written.",
                 R::AbsenceIsFinal => "Nothing: by its contract it did not run.",
+                R::OtherArguments {
+                    tool_error: true, ..
+                } => {
+                    "The call that has the key was answered with a tool's error: if that says that \
+                     nothing was changed, give the corrected call a key of its own; nothing was sent."
+                }
                 R::OtherArguments { .. } => {
                     "Use a key of its own for each intent, and the same arguments with the same key; \
                      nothing was sent."
@@ -302,7 +308,7 @@ impl CallError {
                 "Find out on the server whether it ran; the connection is caller-owned, and if it \
                  is closed its owner must supply a replacement."
             }
-            Self::Unknown(e) if matches!(e.cause, UnknownCause::InJournal { .. }) => {
+            Self::Unknown(e) if e.journaled => {
                 "Resolve that operation in the journal, or find out on the server whether it ran, before \
                  anything else."
             }

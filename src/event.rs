@@ -152,6 +152,14 @@ pub enum What {
         /// How the operation ended.
         ended: Ended,
     },
+    /// A call is made whose contract puts the key into an argument that the tool's schema does not have.
+    /// It will not be repeated.
+    KeyNotTaken {
+        /// The operation.
+        operation: OperationId,
+        /// The argument that the contract names.
+        argument: String,
+    },
     /// A contract's status tool was asked what became of an operation.
     LookedUp {
         /// The operation whose outcome was unknown.

@@ -276,9 +276,51 @@ async fn a_schema_that_cannot_be_read_stops_the_repeat_and_is_not_called_a_chang
             let rig = Rig::new(Wire::Stdio, &era, script).await;
             let billing = rig.open_with(spec(&rig, keyed())).await;
             let (error, why) = unsettled(&billing, charge()).await;
-            assert_eq!(why, Some(Unsettled::SchemaUnknown), "{error}");
+            let Some(Unsettled::SchemaUnknown { why }) = why else {
+                panic!("{error}")
+            };
+            assert!(why.contains("exit status: 3"), "{why}");
+            assert!(error.to_string().contains(&*why), "{error}");
             assert_eq!(error.about().attempts, 1);
             assert_eq!(rig.bed.ran("charge"), 1);
+            rig.finish().await;
+        })
+        .await;
+    }
+}
+
+/// A server ignores what it does not know, and would run the repeat as a call of its own.
+#[tokio::test]
+async fn a_key_for_which_the_tool_has_no_argument_is_no_ground_for_a_repeat() {
+    for wire in WIRES {
+        bounded(async {
+            let mut script = losing_the_first();
+            script["tools"] = json!([{"name": "charge", "inputSchema": {
+                "type": "object", "properties": {"amount": {"type": "integer"}}}}]);
+            let rig = Rig::new(wire, &initialize(), script).await;
+            let mut events = rig.supervisor.events();
+            let billing = rig.open_with(spec(&rig, keyed())).await;
+            let (error, why) = unsettled(&billing, charge()).await;
+            let argument = "key".to_owned();
+            assert_eq!(why, Some(Unsettled::NoSuchArgument { argument }), "{error}");
+            assert_eq!((rig.bed.ran("charge"), error.about().attempts), (1, 1));
+            // Whoever made the mistake is told before anything is lost.
+            let lost = error.operation();
+            let mut told = Vec::new();
+            loop {
+                let Some(Received::Event(event)) = events.next().await else {
+                    panic!("an event was missed")
+                };
+                match &event.what {
+                    What::KeyNotTaken {
+                        operation,
+                        argument,
+                    } if *operation == lost => told.push(argument.clone()),
+                    What::OutcomeUnknown { operation, .. } if *operation == lost => break,
+                    _ => {}
+                }
+            }
+            assert_eq!(told, ["key"]);
             rig.finish().await;
         })
         .await;
@@ -423,7 +465,10 @@ async fn a_status_tool_that_cannot_be_asked_settles_nothing() {
             let rig = Rig::new(wire, &initialize(), script).await;
             let billing = rig.open_with(spec(&rig, looked_up_for(None))).await;
             let (_, why) = unsettled(&billing, charge_with_key()).await;
-            assert_eq!(why, Some(Unsettled::LookUpFailed));
+            assert!(
+                matches!(&why, Some(Unsettled::LookUpFailed { why }) if why.contains("-32603")),
+                "{why:?}"
+            );
             assert_eq!(rig.bed.ran("charge"), 1);
             rig.finish().await;
         })

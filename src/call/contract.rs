@@ -10,12 +10,12 @@ use super::{
     Caller,
     attempt::{Verdict, Without, cancelled},
     lists::{known, list},
-    operation::{Done, Operation},
+    operation::{Done, Operation, in_words},
     rounds::Rounds,
 };
 use crate::{
     catalog::{List, Stale},
-    error::{CallError, NotSentReason, Unsettled},
+    error::{CallError, ListError, NotSentReason, Unsettled},
     event::What,
     operation::{Fingerprint, Generation, ToolCall},
     policy::ToolContract,
@@ -41,6 +41,55 @@ pub(super) fn repeats(contract: &ToolContract) -> bool {
     )
 }
 
+fn not_read_before() -> Unsettled {
+    Unsettled::SchemaUnknown {
+        why: "it was not read before the call was made".into(),
+    }
+}
+
+fn not_listed(error: &ListError) -> Arc<str> {
+    match error {
+        ListError::PageFailed { error: page, .. } => format!("{error}: {}", page.why()).into(),
+        _ => error.to_string().into(),
+    }
+}
+
+/// Whether the tool has the argument that the contract puts the key into. A server that has not ignores
+/// it, and a repeat runs.
+fn takes_key(contract: &ToolContract, schema: &Map<String, Value>) -> Result<(), Unsettled> {
+    match contract {
+        ToolContract::Keyed { argument } if lacks(schema, argument) => {
+            let argument = argument.clone();
+            Err(Unsettled::NoSuchArgument { argument })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a schema names its arguments and this one is not among them. One that leaves its arguments
+/// open, or puts them together from parts, says nothing.
+fn lacks(schema: &Map<String, Value>, argument: &str) -> bool {
+    const PLAIN: [&str; 9] = [
+        "$schema",
+        "$id",
+        "$defs",
+        "definitions",
+        "title",
+        "description",
+        "type",
+        "properties",
+        "required",
+    ];
+    let Some(Value::Object(properties)) = schema.get("properties") else {
+        return false;
+    };
+    let closed = |(name, value): (&String, &Value)| match name.as_str() {
+        "additionalProperties" => *value == Value::Bool(false),
+        name => PLAIN.contains(&name),
+    };
+    !properties.contains_key(argument) && schema.iter().all(closed)
+}
+
 impl Operation<'_> {
     pub(super) fn caller(&self) -> Caller<'_> {
         Caller {
@@ -60,7 +109,14 @@ impl Operation<'_> {
         if self.line.ownership.is_lent() {
             return None;
         }
-        schema(&self.tools(false).await?, tool)
+        let schema = schema(&self.tools(false).await.ok()?, tool)?;
+        if let Err(Unsettled::NoSuchArgument { argument }) = takes_key(contract, &schema) {
+            self.line.tell(What::KeyNotTaken {
+                operation: self.id,
+                argument,
+            });
+        }
+        Some(schema)
     }
 
     /// Whether the tool on the next session is the one that the call was made against, and which
@@ -73,13 +129,13 @@ impl Operation<'_> {
         let Some(tool) = self.tool.as_deref().filter(|_| repeats(contract)) else {
             return Ok(None);
         };
-        let (Some(before), Some(tools)) = (before, self.tools(true).await) else {
-            return Err(Unsettled::SchemaUnknown);
-        };
+        let before = before.ok_or_else(not_read_before)?;
+        let tools = self.tools(true).await?;
         match schema(&tools, tool) {
-            Some(now) if **before == *now => Ok(Some(tools.generation())),
+            Some(now) if **before == *now => takes_key(contract, &now).map(|()| tools.generation()),
             _ => Err(Unsettled::ToolChanged),
         }
+        .map(Some)
     }
 
     /// Whether the tool is the one of which the journal has the schema's fingerprint, and on which
@@ -92,29 +148,40 @@ impl Operation<'_> {
         let Some(tool) = self.tool.as_deref().filter(|_| repeats(contract)) else {
             return Ok(None);
         };
-        let (Some(before), Some(tools)) = (before, self.tools(true).await) else {
-            return Err(Unsettled::SchemaUnknown);
-        };
+        let before = before.ok_or_else(not_read_before)?;
+        let tools = self.tools(true).await?;
         match schema(&tools, tool) {
-            Some(now) if *before == Fingerprint::of(tool, &now) => Ok(Some(tools.generation())),
+            Some(now) if *before == Fingerprint::of(tool, &now) => {
+                takes_key(contract, &now).map(|()| tools.generation())
+            }
             _ => Err(Unsettled::ToolChanged),
         }
+        .map(Some)
     }
 
     /// The tools of the session in force, read `anew` or as the catalog has them. How long the
     /// server vouched for them is no matter here: a contract asks whether a tool changed.
-    async fn tools(&self, anew: bool) -> Option<List<Tool>> {
+    async fn tools(&self, anew: bool) -> Result<List<Tool>, Unsettled> {
         let holds = |list: &List<Tool>| matches!(list.stale(), None | Some(Stale::Expired));
         if !anew && let Some(known) = known(self.line).filter(holds) {
-            return Some(known);
+            return Ok(known);
         }
-        tokio::select! {
+        let read = tokio::select! {
             biased;
-            () = cancelled(&self.times) => None,
-            () = self.line.closing.cancelled() => None,
-            read = list(self.line, anew) => read.ok().filter(holds),
-            () = self.times.spent() => None,
-        }
+            () = cancelled(&self.times) => Err("the call was cancelled".into()),
+            () = self.line.closing.cancelled() => Err("the connection is closing".into()),
+            read = list(self.line, anew) => read.map_err(|error| not_listed(&error)),
+            () = self.times.spent() => Err("the call's deadline passed".into()),
+        };
+        let why = match read {
+            Ok(list) if holds(&list) => return Ok(list),
+            Ok(list) => match list.stale() {
+                Some(Stale::ReadFailed(why)) => not_listed(why),
+                stale => stale.map(ToString::to_string).unwrap_or_default().into(),
+            },
+            Err(why) => why,
+        };
+        Err(Unsettled::SchemaUnknown { why })
     }
 
     /// Asks the contract's status tool, until it is found or the absence is final or the time is
@@ -149,8 +216,12 @@ impl Operation<'_> {
             call.budget.cancel.clone_from(&self.times.cancel);
             let asked_at = Instant::now();
             let caller = self.caller();
-            let Ok(answer) = Box::pin(caller.call_tool(call)).await else {
-                return Err(self.error(without, Some(Unsettled::LookUpFailed)));
+            let answer = match Box::pin(caller.call_tool(call)).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    let why = in_words(&error);
+                    return Err(self.error(without, Some(Unsettled::LookUpFailed { why })));
+                }
             };
             let found = is_found(&answer);
             self.line.tell(What::LookedUp {
@@ -215,5 +286,49 @@ fn is_found(answer: &super::ToolAnswer) -> bool {
         }
         Some(_) => true,
         None => !answer.content().is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::lacks;
+
+    fn lacks_key(schema: Value) -> bool {
+        lacks(schema.as_object().unwrap(), "key")
+    }
+
+    #[test]
+    fn a_schema_that_names_its_arguments_has_those_and_no_others() {
+        let named = json!({"amount": {"type": "integer"}});
+        assert!(lacks_key(json!({"type": "object", "properties": named})));
+        assert!(lacks_key(json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+            "title": "charge", "properties": named, "required": ["amount"],
+            "additionalProperties": false
+        })));
+        let with_key = json!({"key": {"type": "string"}});
+        assert!(!lacks_key(
+            json!({"type": "object", "properties": with_key})
+        ));
+    }
+
+    #[test]
+    fn a_schema_that_leaves_its_arguments_open_says_nothing_of_any() {
+        assert!(!lacks_key(json!({"type": "object"})));
+        assert!(!lacks_key(json!({"type": "object", "properties": true})));
+        for open in [
+            json!({"additionalProperties": true}),
+            json!({"additionalProperties": {"type": "string"}}),
+            json!({"patternProperties": {"^k": {}}}),
+            json!({"allOf": [{"properties": {"key": {}}}]}),
+            json!({"$ref": "#/$defs/charge"}),
+        ] {
+            let mut schema = json!({"type": "object", "properties": {"amount": {}}});
+            let members = open.as_object().unwrap().clone();
+            schema.as_object_mut().unwrap().extend(members);
+            assert!(!lacks_key(schema.clone()), "{schema}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{CallError, NotSentReason, Source, Unsettled},
-    journal::{By, Claimed, Held, Journal, Record, State},
+    journal::{By, Claimed, Fact, Held, Journal, Record, State},
     operation::Resolve,
 };
 
@@ -78,7 +78,13 @@ impl Operation<'_> {
         if !same {
             let reason = match operation == self.id {
                 true => NotSentReason::IdentityTaken { operation },
-                false => NotSentReason::OtherArguments { operation },
+                false => NotSentReason::OtherArguments {
+                    operation,
+                    tool_error: matches!(
+                        record.last().map(|last| &last.fact),
+                        Some(Fact::Answered { is_error: true, .. })
+                    ),
+                },
             };
             return Err(self.error(reason.into(), None));
         }

@@ -130,12 +130,16 @@ pub(super) fn call<'a>(caller: &Caller<'a>, journal: &Journal, mut call: ToolCal
     let within = Span::current();
     tokio::spawn(async move { task.run(call, within, tell).await });
     Box::pin(async move {
-        told.await.unwrap_or_else(|_| {
+        let mut done = told.await.unwrap_or_else(|_| {
             // It panicked, or the runtime is shutting down.
             let without = Without::new(Verdict::Unknown(UnknownCause::CallEnded));
             let kind = OperationKind::ToolCall;
             Err(error_of(line, id, kind, without, None, 0))
-        })
+        });
+        if let Err(CallError::Unknown(unknown)) = &mut done {
+            unknown.journaled = true;
+        }
+        done
     })
 }
 

@@ -270,10 +270,11 @@ impl Operation<'_> {
         match last.verdict.outcome() {
             _ if last.misplaced => Ok(before),
             Outcome::NotSent => {
-                let unsettled = if last.cancelled {
-                    Unsettled::Interrupted
-                } else {
-                    Unsettled::RepeatNotSent
+                let unsettled = match last.cancelled {
+                    true => Unsettled::Interrupted,
+                    false => Unsettled::RepeatNotSent {
+                        why: in_words(&self.error(last, None)),
+                    },
                 };
                 Err(self.error(before, self.if_tool(unsettled)))
             }
@@ -456,9 +457,15 @@ pub(super) fn error_of(
             status,
             retry_after,
             unsettled,
+            journaled: false,
             source,
         })),
     }
+}
+
+/// Why there is no answer, for whoever is told of another call than the one that failed.
+pub(super) fn in_words(error: &CallError) -> Arc<str> {
+    error.why().to_string().into()
 }
 
 /// Whether it is a tool's answer that says that the tool failed.

@@ -253,6 +253,7 @@ pub(super) fn earlier_unknown(line: &Line, record: &Record) -> CallError {
         status: None,
         retry_after: None,
         unsettled: None,
+        journaled: true,
         source: None,
     }))
 }

@@ -94,6 +94,8 @@ pub enum NotSentReason {
     OtherArguments {
         /// The call that has the key.
         operation: OperationId,
+        /// Whether that call was answered, with an error of the tool.
+        tool_error: bool,
     },
     /// The journal has another call under the same operation id, or one that ended without running.
     #[error("the journal has a call with the operation id {operation} already")]

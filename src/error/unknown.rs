@@ -18,6 +18,8 @@ pub struct Unknown {
     pub retry_after: Option<String>,
     /// Why a contract of the client's did not settle it, where there is a contract.
     pub unsettled: Option<Unsettled>,
+    /// Whether the call was made with a journal, in which it can be resolved.
+    pub journaled: bool,
     pub(crate) source: Option<Source>,
 }
 
@@ -122,17 +124,35 @@ pub enum Unsettled {
     #[error("its status tool does not know it yet")]
     Absent,
     /// The status tool could not be asked.
-    #[error("its status tool could not be asked")]
-    LookUpFailed,
+    #[error("its status tool could not be asked: {why}")]
+    LookUpFailed {
+        /// What kept it from being asked, in a few words.
+        why: Arc<str>,
+    },
     /// The tool's schema on the new session is not the one the call was made against.
     #[error("the tool changed or vanished on the new session")]
     ToolChanged,
     /// The tool's schema could not be read, so that nobody knows whether it is the same.
-    #[error("the tool's schema could not be read to compare it")]
-    SchemaUnknown,
+    #[error("the tool's schema could not be read to compare it: {why}")]
+    SchemaUnknown {
+        /// What kept it from being read, in a few words.
+        why: Arc<str>,
+    },
+    /// The contract puts the key into an argument that the tool's schema does not have, so that the
+    /// server would most likely ignore it and run the repeat as a call of its own.
+    #[error(
+        "its contract puts the key into {argument:?}, which is no argument by the tool's schema"
+    )]
+    NoSuchArgument {
+        /// The argument that the contract names.
+        argument: String,
+    },
     /// The repeat was not sent. The attempt before it may have run.
-    #[error("the repeat that its contract allows could not be sent")]
-    RepeatNotSent,
+    #[error("the repeat that its contract allows could not be sent: {why}")]
+    RepeatNotSent {
+        /// What kept it from being sent, in a few words.
+        why: Arc<str>,
+    },
     /// The server refused the repeat. The attempt before it may have run.
     #[error("the server refused the repeat that its contract allows")]
     RepeatRejected,

@@ -123,6 +123,17 @@ pub(super) fn log(name: &str, ownership: Ownership, what: &What) {
                 "late answer"
             );
         }
+        What::KeyNotTaken {
+            operation,
+            argument,
+        } => {
+            tracing::warn!(
+                connection = name,
+                %operation,
+                argument,
+                "the tool's schema has no such argument for the key: the call is not repeated"
+            );
+        }
         What::LookedUp { operation, found } => {
             tracing::info!(connection = name, %operation, found, "outcome looked up");
         }

@@ -52,7 +52,7 @@ async fn one_key_is_one_call_whatever_the_order_of_its_members_and_no_other_call
             let error = server.call_tool(other).await.unwrap_err();
             let operation = first.operation();
             assert!(
-                matches!(not_sent(&error), NotSentReason::OtherArguments { operation: of } if *of == operation),
+                matches!(not_sent(&error), NotSentReason::OtherArguments { operation: of, tool_error: false } if *of == operation),
                 "{error:?}"
             );
             let text = error.to_string();
@@ -92,6 +92,35 @@ async fn a_stored_error_is_the_answer_to_the_same_key_as_well() {
         })
         .await;
     }
+}
+
+/// Nothing ran, and still the key is that first call's: which was answered, and the answer is kept.
+#[tokio::test]
+async fn a_call_that_is_corrected_after_a_tool_s_error_is_told_to_take_a_key_of_its_own() {
+    bounded(async {
+        let (wire, era) = everywhere().next().unwrap();
+        let script = json!({"rules": [{"on": "tools/call", "tool": "charge", "nth": 1, "do":
+            [{"result": {"isError": true, "content": [
+                {"type": "text", "text": "nothing was changed: the amount is no number"}]}}]}]});
+        let world = World::new(wire, era, script).await;
+        let (supervisor, _) = with_journal().await;
+        let server = supervisor.open("server", world.spec()).await.unwrap();
+        let wrong = server.call_tool(order(r#"{"amount": "ten"}"#)).await;
+        let wrong = wrong.unwrap();
+        assert!(wrong.is_error());
+        let right = r#"{"amount": 10}"#;
+        let error = server.call_tool(order(right)).await.unwrap_err();
+        let operation = wrong.operation();
+        assert!(
+            matches!(not_sent(&error), NotSentReason::OtherArguments { operation: of, tool_error: true } if *of == operation),
+            "{error:?}"
+        );
+        assert!(error.next_step().contains("a key of its own"), "{error}");
+        let other = order(right).idempotency_key("order-1002".parse().unwrap());
+        assert!(!server.call_tool(other).await.unwrap().is_error());
+        assert_eq!(world.bed.ran("charge"), 1);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -192,6 +221,8 @@ async fn an_unknown_outcome_stays_one_under_its_key_and_nothing_is_sent() {
             let server = supervisor.open("server", world.spec()).await.unwrap();
             let first = server.call_tool(order("{}")).await.unwrap_err();
             assert_eq!(first.outcome(), Outcome::Unknown);
+            let next = first.next_step();
+            assert!(next.starts_with("Resolve that operation in the journal"), "{next}");
             let again = server.call_tool(order("{}")).await.unwrap_err();
             assert_eq!(again.operation(), first.operation());
             assert!(

@@ -325,7 +325,7 @@ async fn a_status_tool_settles_what_it_finds_and_nothing_else() {
                 let call = call.idempotency_key("order-1001".parse().unwrap());
                 let id = lose(&connection, call).await;
                 let mut done = connection.resolve(id).await;
-                if matches!(&done, Err(error) if unsettled(error) == Some(Unsettled::LookUpFailed))
+                if matches!(&done, Err(error) if matches!(unsettled(error), Some(Unsettled::LookUpFailed { .. })))
                 {
                     done = connection.resolve(id).await;
                 }
@@ -529,7 +529,9 @@ async fn the_same_call_finds_out_what_became_of_the_first_one_as_its_contract_al
             let id = lose(&connection, call.clone()).await;
             let answer = match connection.call_tool(call.clone()).await {
                 // The rule counts from anew on a new session.
-                Err(CallError::Unknown(e)) if e.unsettled == Some(Unsettled::LookUpFailed) => {
+                Err(CallError::Unknown(e))
+                    if matches!(e.unsettled, Some(Unsettled::LookUpFailed { .. })) =>
+                {
                     connection.call_tool(call).await
                 }
                 done => done,

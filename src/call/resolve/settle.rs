@@ -18,7 +18,7 @@ use crate::{
         Caller, ToolAnswer, about,
         attempt::{Verdict, Without},
         journaled::Journaled,
-        operation::{Done, Operation, admit},
+        operation::{Done, Operation, admit, in_words},
         receipts::{open, open_fact},
         recorded::{result_fact, why_unknown, without},
         rounds::Rounds,
@@ -97,7 +97,7 @@ impl<'a> Settling<'a> {
         let begun = caller.operation(id, kind, Ok(request), &self.ask.budget);
         let mut operation = match begun {
             Ok(operation) => operation,
-            Err(error) => return (Err(self.stays(Unsettled::RepeatNotSent, error)), Vec::new()),
+            Err(error) => return (Err(self.repeat_not_sent(error)), Vec::new()),
         };
         operation.tool = Some(intent.tool.clone());
         operation.key.clone_from(&intent.key);
@@ -214,7 +214,7 @@ impl<'a> Settling<'a> {
             Ok(place) => place,
             Err(reason) => {
                 let error = operation.error(reason.into(), None);
-                return Err(self.stays(Unsettled::RepeatNotSent, error));
+                return Err(self.repeat_not_sent(error));
             }
         };
         let mut last: Option<CallError> = None;
@@ -339,7 +339,8 @@ impl<'a> Settling<'a> {
             Ok(place) => place,
             Err(reason) => {
                 let error = operation.error(reason.into(), None);
-                return Err(self.stays(Unsettled::LookUpFailed, error));
+                let why = in_words(&error);
+                return Err(self.stays(Unsettled::LookUpFailed { why }, error));
             }
         };
         let by = Settler::LookUp;
@@ -406,7 +407,7 @@ impl<'a> Settling<'a> {
             }
             CallError::NotSent(_) => {
                 append(operation, fact).await?;
-                return Err(self.stays(Unsettled::RepeatNotSent, error));
+                return Err(self.repeat_not_sent(error));
             }
             // The attempt before it may have run, whatever the server says of this one.
             CallError::Rejected(_) => {
@@ -458,8 +459,14 @@ impl<'a> Settling<'a> {
             status: None,
             retry_after: None,
             unsettled: Some(unsettled),
+            journaled: true,
             source,
         }))
+    }
+
+    fn repeat_not_sent(&self, error: CallError) -> ResolveError {
+        let why = in_words(&error);
+        self.stays(Unsettled::RepeatNotSent { why }, error)
     }
 
     /// As unknown as before, because of `error`.
@@ -470,6 +477,7 @@ impl<'a> Settling<'a> {
             status: error.http_status(),
             retry_after: error.retry_after().map(str::to_owned),
             unsettled: Some(unsettled),
+            journaled: true,
             source: Some(Arc::new(error)),
         }))
     }
