@@ -29,6 +29,7 @@ use rmcp::model::{
     ReadResourceRequestParams, ReadResourceResponse, RequestMetaObject, ServerResult,
 };
 use serde_json::Value;
+use tokio::time::Instant;
 
 pub use answer::{AnswerKind, ToolAnswer};
 pub(crate) use lists::{known, list, refresh};
@@ -104,7 +105,7 @@ impl<'a> Caller<'a> {
     }
 
     /// The operation of a tool call, with the key that its contract needs.
-    fn tool_operation(&self, call: ToolCall) -> Result<Operation<'a>, CallError> {
+    fn tool_operation(&self, call: ToolCall) -> Result<Box<Operation<'a>>, CallError> {
         let ToolCall {
             name,
             arguments,
@@ -125,7 +126,7 @@ impl<'a> Caller<'a> {
         let request = tool_request(&name, arguments, contract, key.as_ref());
         let request = request.and_then(|mut request| {
             receipts::check_meta(contract, key.as_ref(), &budget)?;
-            put_input(&mut request, input);
+            put_input(Arc::make_mut(&mut request), input);
             Ok(request)
         });
         let mut operation = self.operation(id, OperationKind::ToolCall, request, &budget)?;
@@ -267,7 +268,7 @@ impl<'a> Caller<'a> {
         take: impl FnOnce(ServerResult) -> Option<T> + Send,
     ) -> Result<T, CallError> {
         let id = budget.operation();
-        let mut operation = self.operation(id, kind, request, budget)?;
+        let mut operation = self.operation(id, kind, request.map(Arc::new), budget)?;
         let answered = operation.run().await?;
         take(*answered.result).ok_or_else(|| {
             let cause = UnknownCause::WrongType(kind.method());
@@ -279,9 +280,9 @@ impl<'a> Caller<'a> {
         &self,
         id: OperationId,
         kind: OperationKind,
-        request: Result<ClientRequest, InvalidRequest>,
+        request: Result<Arc<ClientRequest>, InvalidRequest>,
         budget: &Budget,
-    ) -> Result<Operation<'a>, CallError> {
+    ) -> Result<Box<Operation<'a>>, CallError> {
         let line = self.line;
         let subject = Subject {
             teller: &line.teller,
@@ -292,9 +293,9 @@ impl<'a> Caller<'a> {
             far_end: &line.far_end,
             method: None,
         };
-        let mut watch = Watch::begin(subject, request.as_ref().ok());
-        let prepared =
-            request.and_then(|request| Ok((request, times(budget, &line.settings.limits)?)));
+        let mut watch = Watch::begin(subject, request.as_deref().ok());
+        let prepared = request
+            .and_then(|request| Ok((request, times(budget, &line.settings.limits, watch.began)?)));
         let (mut request, times) = prepared.map_err(|invalid| {
             let error = self.not_sent(id, kind, invalid.into());
             watch.failed(&error, || None);
@@ -302,15 +303,16 @@ impl<'a> Caller<'a> {
         })?;
         if !budget.meta.is_empty() {
             let meta = MetaObject(budget.meta.clone());
+            let request = Arc::make_mut(&mut request);
             request.get_meta_mut().extend(RequestMetaObject(meta));
         }
         let heard = HeardToTheEnd(times.listener.clone());
-        Ok(Operation {
+        Ok(Box::new(Operation {
             line: self.line,
             journaled: None,
             id,
             kind,
-            request: Arc::new(request),
+            request,
             tool: None,
             key: None,
             schema: None,
@@ -324,7 +326,7 @@ impl<'a> Caller<'a> {
             _heard: heard,
             pinned: None,
             watch,
-        })
+        }))
     }
 
     fn not_sent(&self, id: OperationId, kind: OperationKind, reason: NotSentReason) -> CallError {
@@ -375,7 +377,7 @@ fn tool_request(
     arguments: Value,
     contract: &ToolContract,
     key: Option<&IdempotencyKey>,
-) -> Result<ClientRequest, InvalidRequest> {
+) -> Result<Arc<ClientRequest>, InvalidRequest> {
     check_name("tool", name)?;
     let mut arguments = match arguments {
         Value::Object(arguments) => Some(arguments),
@@ -399,14 +401,15 @@ fn tool_request(
     if let Some(arguments) = arguments {
         params = params.with_arguments(arguments);
     }
-    let mut request = CallToolRequest::new(params).into();
+    let mut request = Arc::new(CallToolRequest::new(params).into());
     if let (ToolContract::Receipts, Some(key)) = (contract, key) {
-        receipts::put_key(&mut request, key);
+        receipts::put_key(Arc::make_mut(&mut request), key);
     }
     Ok(request)
 }
 
-fn times(budget: &Budget, limits: &Limits) -> Result<Times, InvalidRequest> {
+/// The times of an operation that begins `now`.
+fn times(budget: &Budget, limits: &Limits, now: Instant) -> Result<Times, InvalidRequest> {
     let total = budget.total.unwrap_or(limits.total);
     let zero = |what| InvalidRequest::ZeroBudget { what };
     if total.is_zero() {
@@ -429,7 +432,7 @@ fn times(budget: &Budget, limits: &Limits) -> Result<Times, InvalidRequest> {
     let clock = Arc::new(Clock::new(limits.hold));
     let heard = budget.idle.is_some() || budget.progress.is_some();
     Ok(Times {
-        total: clock.after(total.min(far)),
+        total: clock.after(total.min(far), now),
         attempt,
         idle: budget.idle,
         cancel: budget.cancel.clone(),
@@ -448,7 +451,8 @@ impl Caller<'_> {
         only_in: Option<Generation>,
         take: fn(ServerResult) -> Option<P>,
     ) -> Result<(P, Generation), CallError> {
-        let mut operation = self.operation(OperationId::mint(), kind, Ok(request), budget)?;
+        let mut operation =
+            self.operation(OperationId::mint(), kind, Ok(Arc::new(request)), budget)?;
         operation.pinned = only_in;
         let done = operation.run().await?;
         match take(*done.result) {

@@ -31,7 +31,7 @@ use rmcp::{
     },
     service::PeerRequestOptions,
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 pub(crate) use actor::{After, Command, Report, SessionActor, SessionArgs, SessionHandle};
 pub(crate) use host_side::answer_input;
@@ -283,6 +283,7 @@ impl Session {
         request: &Arc<ClientRequest>,
         cell: &Arc<DispatchCell>,
         along: &Along,
+        now: Instant,
     ) -> Result<Pending, NotTaken> {
         if self.is_over() {
             return Err(NotTaken::Ended);
@@ -290,7 +291,7 @@ impl Session {
         self.has(request)?;
         let by_lane = |way: &&OwnWay| !along.standing && way.lane.takes(request, along.late);
         if let Some(way) = self.lane.as_ref().filter(by_lane) {
-            return self.by_the_lane(way, request, cell, along);
+            return self.by_the_lane(way, request, cell, along, now);
         }
         // It is kept, because it may be taken back and handed over again.
         let mut request = ClientRequest::clone(request);
@@ -344,7 +345,7 @@ impl Session {
             id,
             token,
             answer,
-            handed_over: self.pulse.tick(),
+            handed_over: self.pulse.tick_at(now),
             cell: Arc::clone(cell),
             peer: Arc::clone(&self.peer),
             lane: None,
@@ -364,6 +365,7 @@ impl Session {
         request: &Arc<ClientRequest>,
         cell: &Arc<DispatchCell>,
         along: &Along,
+        now: Instant,
     ) -> Result<Pending, NotTaken> {
         let place = way.lane.place();
         let level = self.log_level.current();
@@ -388,7 +390,6 @@ impl Session {
                 .list(&place.id, &place.token, None, Some(listener));
         }
         self.pulse.enter();
-        let handed_over = self.pulse.tick();
         let Ok(answer) = way.lane.hand_over(request, cell, along.clock.clone()) else {
             calls.strike(&place.id, &place.token);
             self.pulse.leave();
@@ -399,7 +400,7 @@ impl Session {
             id,
             token,
             answer: Answer::Plain(Way::Lane(answer)),
-            handed_over,
+            handed_over: self.pulse.tick_at(now),
             cell: Arc::clone(cell),
             peer: Arc::clone(&self.peer),
             lane: Some(Arc::clone(&way.lane)),

@@ -80,7 +80,7 @@ impl Seen {
 /// operation whose caller goes away.
 pub(crate) struct Watch<'a> {
     subject: Subject<'a>,
-    began: Instant,
+    pub(crate) began: Instant,
     span: Span,
     pub(crate) seen: Seen,
     attempts: u32,

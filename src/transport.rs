@@ -97,7 +97,12 @@ impl Pulse {
 
     /// Now, as a tick of this session: microseconds since its birth, never zero.
     pub(crate) fn tick(&self) -> u64 {
-        u64::try_from(self.born.elapsed().as_micros()).unwrap_or(u64::MAX - 1) + 1
+        self.tick_at(Instant::now())
+    }
+
+    pub(crate) fn tick_at(&self, now: Instant) -> u64 {
+        let age = now.saturating_duration_since(self.born);
+        u64::try_from(age.as_micros()).unwrap_or(u64::MAX - 1) + 1
     }
 
     /// Something came from the server.
@@ -230,7 +235,8 @@ impl Pulse {
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        self.ended.is_cancelled()
+        // The last that is set before the token is cancelled, which takes a lock to ask.
+        self.unanswered.get().is_some()
     }
 
     /// Why the session ended, once it has.

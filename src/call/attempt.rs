@@ -13,6 +13,7 @@ pub(super) use known::{Answered, AskedBy, Verdict, Without};
 use rmcp::model::ClientRequest;
 pub(super) use times::{HeardToTheEnd, Times, cancelled};
 use times::{at, silent};
+use tokio::time::Instant;
 
 use crate::{
     connection::{Attempt, GiveUpOnDrop, Line, Progress, Ticket},
@@ -104,7 +105,9 @@ async fn wait(
     mut pending: Pending,
     times: &Times,
 ) -> Waited {
-    let attempt_end = times.attempt.map(|limit| times.clock.after(limit));
+    let attempt_end = times
+        .attempt
+        .map(|limit| times.clock.after(limit, Instant::now()));
     let pulse = Arc::clone(&pending.pulse);
     let ended = pulse.ended();
     let answer = tokio::select! {

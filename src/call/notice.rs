@@ -64,7 +64,8 @@ impl Caller<'_> {
         let error = |without: Without| super::operation::error_of(line, id, kind, without, None, 0);
         let not_sent = |reason: NotSentReason| error(reason.into());
         let notification = notification.map_err(|e| not_sent(e.into()))?;
-        let times = times(budget, &line.settings.limits).map_err(|e| not_sent(e.into()))?;
+        let times =
+            times(budget, &line.settings.limits, watch.began).map_err(|e| not_sent(e.into()))?;
         if line.closing.is_cancelled() {
             return Err(not_sent(NotSentReason::Closed));
         }

@@ -43,7 +43,7 @@ pub(super) struct Operation<'a> {
     pub(super) schema: Option<Schema>,
     pub(super) times: Times,
     pub(super) attempts: u32,
-    /// When the first attempt was handed over.
+    /// Since when the first attempt that was handed over had waited for that.
     pub(super) first_attempt: Option<Instant>,
     /// How long before that a host that is gone made the first one.
     pub(super) attempted_before: Duration,
@@ -312,7 +312,6 @@ impl Operation<'_> {
             Some(journaled) => journaled.dispatching(&self.times).await?,
         };
         let since = self.watch.waits_since();
-        let asked_at = Instant::now();
         self.attempts += 1;
         let this = Attempt {
             operation: self.id,
@@ -337,7 +336,7 @@ impl Operation<'_> {
         }
         match self.watch.seen.generation {
             Some(generation) => {
-                self.first_attempt.get_or_insert(asked_at);
+                self.first_attempt.get_or_insert(since);
                 self.generation = Some(generation);
                 self.watch.attempt_ended(
                     attempt_id,

@@ -1,7 +1,7 @@
 //! What the contract [`ToolContract::Receipts`] adds: the key in the request's `_meta`, and the question
 //! for the receipt before a repeat.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{
     CallToolResult, ClientRequest, CreateTaskResult, CustomRequest, GetExtensions as _,
@@ -86,7 +86,8 @@ impl Caller<'_> {
         let params = serde_json::to_value(params).ok();
         let mut request: ClientRequest = CustomRequest::new(LOOK_UP, params).into();
         request.extensions_mut().insert(IfDeclared);
-        let mut operation = self.operation(budget.operation(), kind, Ok(request), budget)?;
+        let mut operation =
+            self.operation(budget.operation(), kind, Ok(Arc::new(request)), budget)?;
         let done = operation.run().await?;
         let said = match *done.result {
             ServerResult::CustomResult(result) => result.0,

@@ -1,6 +1,6 @@
 //! The requests beyond tools, prompts and resources.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use rmcp::model::{
     ArgumentInfo, CancelTaskParams, CancelTaskRequest, ClientRequest, CompleteRequest,
@@ -79,7 +79,7 @@ impl Caller<'_> {
         let kind = OperationKind::SetLogLevel;
         // A session that began in between may not have it; after that it is known to all.
         for _ in 0..2 {
-            let request = Ok(set_level(set.level));
+            let request = Ok(Arc::new(set_level(set.level)));
             let id = set.budget.operation();
             let mut operation = self.operation(id, kind, request, &set.budget)?;
             let done = operation.run().await;
@@ -170,7 +170,12 @@ impl Caller<'_> {
             rounds: Rounds::Callers,
             ..*self
         };
-        let mut operation = caller.operation(get.budget.operation(), kind, request, &get.budget)?;
+        let mut operation = caller.operation(
+            get.budget.operation(),
+            kind,
+            request.map(Arc::new),
+            &get.budget,
+        )?;
         let done = operation.run().await;
         if let Some(journal) = self.journal {
             let fact = match &done {

@@ -7,6 +7,7 @@ mod way;
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use self::{settle::Settling, way::Way};
@@ -147,7 +148,7 @@ pub(crate) async fn resolve(
     ask: Resolve,
 ) -> Result<Resolution, ResolveError> {
     let id = ask.operation;
-    let times = times(&ask.budget, &line.settings.limits)?;
+    let times = times(&ask.budget, &line.settings.limits, Instant::now())?;
     let record = within(times.left(), journal.show(id)).await?;
     let record = record.ok_or(ResolveError::NotKnown(id))?;
     if record.intent.connection != line.name {

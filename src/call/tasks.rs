@@ -6,7 +6,7 @@ use rmcp::model::{
     CallToolResult, InputRequests, InputResponses, JsonObject, TaskPayload, TaskStatus,
 };
 use serde_json::Value;
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -28,10 +28,11 @@ impl Caller<'_> {
     pub(crate) async fn await_task(&self, wait: TaskAwait) -> Result<ToolAnswer, TaskError> {
         let TaskAwait { task, budget } = wait;
         let id = budget.operation();
-        let times = times(&budget, &self.line.settings.limits).map_err(|invalid| {
-            let kind = crate::operation::OperationKind::GetTask;
-            TaskError::Call(self.not_sent(id, kind, invalid.into()))
-        })?;
+        let times =
+            times(&budget, &self.line.settings.limits, Instant::now()).map_err(|invalid| {
+                let kind = crate::operation::OperationKind::GetTask;
+                TaskError::Call(self.not_sent(id, kind, invalid.into()))
+            })?;
         let mut last = None;
         let mut given = BTreeSet::new();
         let mut interval = task_interval(None);

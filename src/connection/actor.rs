@@ -208,8 +208,12 @@ impl Working {
     }
 
     fn step(&mut self, input: Input) -> Step {
+        self.step_at(Instant::now(), input)
+    }
+
+    fn step_at(&mut self, now: Instant, input: Input) -> Step {
         let gate = Arc::clone(&self.line.gate);
-        self.state.step(input, Instant::now().into_std(), &*gate)
+        self.state.step(input, now.into_std(), &*gate)
     }
 
     fn operate(&mut self, ticket: Arc<Ticket>) -> Option<StartPlan> {
@@ -238,9 +242,10 @@ impl Working {
             others: !self.waiting.is_empty(),
             room: self.has_room(),
         };
-        match self.step(input) {
+        let now = Instant::now();
+        match self.step_at(now, input) {
             Step::HandOver => {
-                self.hand_over(ticket);
+                self.hand_over(ticket, now);
                 self.flush()
             }
             Step::Wait => {

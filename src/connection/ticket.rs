@@ -211,6 +211,7 @@ impl Ticket {
     pub(crate) fn hand_over(
         &self,
         session: &Session,
+        now: Instant,
         told: impl FnOnce(&Attempt, bool),
     ) -> Handing {
         let mut slot = self.slot();
@@ -237,7 +238,7 @@ impl Ticket {
                 };
             }
         };
-        let handing = match session.hand_over(request, &slot.cell, &self.along) {
+        let handing = match session.hand_over(request, &slot.cell, &self.along, now) {
             Ok(mut pending) => {
                 told(&self.attempt, slot.moved);
                 // A caller that has nothing to do until the answer comes sleeps on until then:

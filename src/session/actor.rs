@@ -256,7 +256,9 @@ async fn probe(session: &Session, limit: Duration) -> bool {
         ClientRequest::DiscoverRequest(DiscoverRequest::new(DiscoverRequestParams {}))
     };
     let cell = Arc::new(DispatchCell::new());
-    let Ok(mut pending) = session.hand_over(&Arc::new(request), &cell, &Along::default()) else {
+    let Ok(mut pending) =
+        session.hand_over(&Arc::new(request), &cell, &Along::default(), Instant::now())
+    else {
         return false;
     };
     let answered = tokio::select! {
@@ -283,7 +285,9 @@ async fn set_log_level(session: &Session) {
         return;
     };
     let cell = Arc::new(DispatchCell::new());
-    if let Ok(mut pending) = session.hand_over(&Arc::new(request), &cell, &Along::default()) {
+    if let Ok(mut pending) =
+        session.hand_over(&Arc::new(request), &cell, &Along::default(), Instant::now())
+    {
         tokio::select! {
             biased;
             _ = pending.answer() => {}

@@ -218,7 +218,8 @@ impl One {
             standing: true,
             ..Along::default()
         };
-        self.session.hand_over(&Arc::new(request), &cell, &along)
+        self.session
+            .hand_over(&Arc::new(request), &cell, &along, Instant::now())
     }
 
     /// Waits until nobody wants it any more on this session.

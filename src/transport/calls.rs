@@ -231,7 +231,7 @@ mod tests {
                 let id = NumberOrString::Number(n);
                 let token = ProgressToken(id.clone());
                 calls.listing().list(&id, &token, Some(&clock), None);
-                let due = clock.after(Duration::from_secs(10));
+                let due = clock.after(Duration::from_secs(10), tokio::time::Instant::now());
                 (clock, due)
             })
             .collect();

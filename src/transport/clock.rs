@@ -53,10 +53,10 @@ impl Clock {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stood(&self, standing: &Standing, now: Instant) -> Duration {
+    fn stood(&self, standing: &Standing, now: impl FnOnce() -> Instant) -> Duration {
         let this_time = standing
             .since
-            .map(|since| now.saturating_duration_since(since));
+            .map(|since| now().saturating_duration_since(since));
         (standing.before + this_time.unwrap_or_default()).min(self.bound)
     }
 
@@ -70,19 +70,18 @@ impl Clock {
         Held(Arc::clone(self))
     }
 
-    /// The point that is `limit` from now.
-    pub(crate) fn after(&self, limit: Duration) -> Due {
-        let at = Instant::now();
+    /// The point that is `limit` from `now`.
+    pub(crate) fn after(&self, limit: Duration, now: Instant) -> Due {
         Due {
-            stood: self.stood(&self.standing(), at),
-            at: at + limit,
+            stood: self.stood(&self.standing(), || now),
+            at: now + limit,
         }
     }
 
     /// How much of the time until `due` is left, should the clock go on now.
     pub(crate) fn left(&self, due: Due) -> Duration {
         let now = Instant::now();
-        let stood = self.stood(&self.standing(), now);
+        let stood = self.stood(&self.standing(), || now);
         (due.at + stood.saturating_sub(due.stood)).saturating_duration_since(now)
     }
 
@@ -93,11 +92,10 @@ impl Clock {
             changed.as_mut().enable();
             let (stands, at) = {
                 let standing = self.standing();
-                let now = Instant::now();
-                let stood = self.stood(&standing, now);
+                let stood = self.stood(&standing, Instant::now);
                 let stands = standing.holders > 0 && stood < self.bound;
                 let at = if stands {
-                    now + (self.bound - stood)
+                    Instant::now() + (self.bound - stood)
                 } else {
                     due.at + stood.saturating_sub(due.stood)
                 };
@@ -136,7 +134,7 @@ mod tests {
     async fn what_is_due_is_put_off_by_the_time_that_the_clock_stood() {
         let began = Instant::now();
         let clock = Arc::new(Clock::new(60 * SECOND));
-        let due = clock.after(10 * SECOND);
+        let due = clock.after(10 * SECOND, Instant::now());
         let holder = {
             let clock = Arc::clone(&clock);
             tokio::spawn(async move {
@@ -158,7 +156,7 @@ mod tests {
     async fn a_clock_stands_no_longer_than_its_bound() {
         let began = Instant::now();
         let clock = Arc::new(Clock::new(30 * SECOND));
-        let due = clock.after(10 * SECOND);
+        let due = clock.after(10 * SECOND, Instant::now());
         let _held = clock.hold();
         clock.reaches(due).await;
         assert_eq!(began.elapsed().as_secs(), 40);
@@ -172,7 +170,9 @@ mod tests {
         tokio::time::sleep(20 * SECOND).await;
         drop(held);
         let began = Instant::now();
-        clock.reaches(clock.after(10 * SECOND)).await;
+        clock
+            .reaches(clock.after(10 * SECOND, Instant::now()))
+            .await;
         assert_eq!(began.elapsed().as_secs(), 10);
     }
 }

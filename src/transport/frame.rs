@@ -25,6 +25,10 @@ pub(super) struct Line(Range<usize>);
 const LEAST_ROOM: usize = 1024;
 const MOST_ROOM: usize = 32 * 1024;
 
+/// The most that one read takes. A pipe has room for twice as much (Linux, pipe(7)): who writes into it is
+/// woken by this read and goes on beside the next, where a pipe that is read empty has both wait in turns.
+const MOST_AT_ONCE: u64 = 32 * 1024;
+
 /// The most that is kept for the next lines when there is none.
 const KEPT: usize = 64 * 1024;
 
@@ -145,7 +149,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if let Some(frame) = self.take_buffered() {
                 return Ok(frame);
             }
-            if self.stream.read_buf(self.lines.room()).await? == 0 {
+            let mut stream = (&mut self.stream).take(MOST_AT_ONCE);
+            if stream.read_buf(self.lines.room()).await? == 0 {
                 return Ok(match self.skipping.take() {
                     Some(scanner) => Frame::TooLarge(scanner.found()),
                     None => Frame::End(self.lines.rest()),

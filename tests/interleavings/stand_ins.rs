@@ -8,6 +8,7 @@ use std::{
 };
 
 use rmcp::model::{ClientNotification, ClientRequest};
+use tokio::time::Instant;
 
 use crate::{evidence::DispatchCell, operation::Generation};
 
@@ -144,6 +145,7 @@ impl Session {
         _: &Arc<ClientRequest>,
         cell: &Arc<DispatchCell>,
         _: &Along,
+        _: Instant,
     ) -> Result<Pending, NotTaken> {
         self.queue.cells.lock().unwrap().push(Arc::clone(cell));
         Ok(Pending {

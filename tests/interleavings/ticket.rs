@@ -4,6 +4,7 @@ use std::{future::Future as _, sync::Arc, task::Poll};
 
 use loom::thread::{self, JoinHandle};
 use rmcp::model::{ClientRequest, PingRequest};
+use tokio::time::Instant;
 
 use crate::{
     connection::ticket::{Attempt, GiveUpOnDrop, Handing, Progress, Ticket},
@@ -56,7 +57,7 @@ impl Meeting {
     fn goes_through_a_loss(&self) {
         let done = self
             .ticket
-            .hand_over(&self.first, |_, moved| assert!(!moved));
+            .hand_over(&self.first, Instant::now(), |_, moved| assert!(!moved));
         if !matches!(done, Handing::Done) {
             return;
         }
@@ -68,7 +69,7 @@ impl Meeting {
         if self.ticket.take_back(true) {
             let _ = self
                 .ticket
-                .hand_over(&self.second, |_, moved| assert!(moved));
+                .hand_over(&self.second, Instant::now(), |_, moved| assert!(moved));
         }
     }
 
@@ -101,7 +102,7 @@ fn a_request_in_its_callers_hands_is_sent_once_or_given_up() {
     in_every_order("give up after the hand-over was seen", || {
         let meeting = Meeting::new();
         let ticket = &meeting.ticket;
-        let _ = ticket.hand_over(&meeting.first, |_, _| ());
+        let _ = ticket.hand_over(&meeting.first, Instant::now(), |_, _| ());
         let Some(Progress::Handed(pending)) = look(ticket.progress()) else {
             panic!("it was handed over");
         };

@@ -2,6 +2,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -73,7 +74,7 @@ pub(super) async fn silent(line: &Line, times: &Times) {
     };
     let mut beats = listener.beats();
     loop {
-        let end = times.clock.after(idle);
+        let end = times.clock.after(idle, Instant::now());
         tokio::select! {
             biased;
             // The sender lives in the listener, which lives as long as this.

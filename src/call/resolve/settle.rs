@@ -85,11 +85,11 @@ impl<'a> Settling<'a> {
     ) -> (Result<Resolution, ResolveError>, Vec<Late>) {
         let intent = &self.record.intent;
         let request = match &way.contract {
-            Some(ByContract::Repeat(request)) => ClientRequest::clone(request),
+            Some(ByContract::Repeat(request)) => Arc::clone(request),
             // Never sent: it says what the operation is about.
             _ => {
                 let params = CallToolRequestParams::new(intent.tool.clone());
-                ClientRequest::from(CallToolRequest::new(params))
+                Arc::new(ClientRequest::from(CallToolRequest::new(params)))
             }
         };
         let caller = self.caller();

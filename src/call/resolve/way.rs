@@ -1,5 +1,7 @@
 //! Which ways there are to find out what became of an operation.
 
+use std::sync::Arc;
+
 use rmcp::model::ClientRequest;
 use serde_json::{Map, Value};
 
@@ -24,7 +26,7 @@ pub(super) struct Way {
 /// What a contract allows.
 pub(super) enum ByContract {
     /// The same request once more.
-    Repeat(Box<ClientRequest>),
+    Repeat(Arc<ClientRequest>),
     /// The status tool.
     LookUp,
 }
@@ -91,7 +93,7 @@ fn by_contract(
     };
     let arguments = Value::Object(arguments);
     let request = tool_request(&intent.tool, arguments, now, intent.key.as_ref())?;
-    Ok(ByContract::Repeat(Box::new(request)))
+    Ok(ByContract::Repeat(request))
 }
 
 /// Whether the contract in force is the one that the call was made under. One that was taken back

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{StartPlan, Working};
 use crate::{
     connection::{
@@ -31,7 +33,7 @@ impl Working {
                 }
             }
             if let Some(ticket) = self.waiting.pop_front() {
-                let taken = self.hand_over(ticket);
+                let taken = self.hand_over(ticket, Instant::now());
                 if !taken && self.health() != Health::Over {
                     // Its writer failed, and what it has still to read is read. Its end is on its way,
                     // and what waits goes with that.
@@ -43,7 +45,7 @@ impl Working {
     }
 
     /// `false`: the session takes nothing any more, and the ticket waits in front of all others.
-    pub(super) fn hand_over(&mut self, ticket: Arc<Ticket>) -> bool {
+    pub(super) fn hand_over(&mut self, ticket: Arc<Ticket>, now: Instant) -> bool {
         let Some(session) = self.current.as_ref().and_then(|c| c.session.clone()) else {
             self.waiting.push_back(ticket);
             return false;
@@ -58,10 +60,10 @@ impl Working {
                 number: attempt.number,
                 repeats: attempt.repeats,
                 moved,
-                waited: attempt.since.elapsed(),
+                waited: now.saturating_duration_since(attempt.since),
             });
         };
-        match ticket.hand_over(&session, told) {
+        match ticket.hand_over(&session, now, told) {
             Handing::Done if self.line.ownership.is_lent() => {}
             Handing::Done => {
                 while self

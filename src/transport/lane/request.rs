@@ -36,10 +36,30 @@ impl OnLane {
     pub(in crate::transport) fn write(&self, bytes: &mut Vec<u8>) -> serde_json::Result<()> {
         match &*self.request {
             ClientRequest::CallToolRequest(request) if request.params.meta.is_none() => {
-                serde_json::to_writer(bytes, &Frame { on: self, request })
+                self.write_call(request, bytes)
             }
             request => serde_json::to_writer(bytes, &self.whole(request.clone())),
         }
+    }
+
+    fn write_call(&self, request: &CallToolRequest, bytes: &mut Vec<u8>) -> serde_json::Result<()> {
+        let params = &request.params;
+        let own = request.extensions.get::<RequestMetaObject>();
+        put(bytes, r#"{"jsonrpc":"2.0","id":"#, &self.number)?;
+        let meta = Meta { on: self, own };
+        put(bytes, r#","method":"tools/call","params":{"_meta":"#, &meta)?;
+        put(bytes, r#","name":"#, &params.name)?;
+        if let Some(arguments) = &params.arguments {
+            put(bytes, r#","arguments":"#, arguments)?;
+        }
+        if let Some(responses) = &params.input_responses {
+            put(bytes, r#","inputResponses":"#, responses)?;
+        }
+        if let Some(state) = &params.request_state {
+            put(bytes, r#","requestState":"#, state)?;
+        }
+        bytes.extend_from_slice(b"}}");
+        Ok(())
     }
 
     /// The request as rmcp would have it.
@@ -58,50 +78,22 @@ impl OnLane {
     }
 }
 
-struct Frame<'a> {
+/// Puts a value behind what comes before it, which is JSON already.
+fn put(bytes: &mut Vec<u8>, before: &str, value: &impl Serialize) -> serde_json::Result<()> {
+    bytes.extend_from_slice(before.as_bytes());
+    serde_json::to_writer(bytes, value)
+}
+
+/// What a tool call says in its `_meta`.
+struct Meta<'a> {
     on: &'a OnLane,
-    request: &'a CallToolRequest,
+    own: Option<&'a RequestMetaObject>,
 }
-
-impl Serialize for Frame<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut frame = serializer.serialize_map(None)?;
-        frame.serialize_entry("jsonrpc", "2.0")?;
-        frame.serialize_entry("id", &self.on.number)?;
-        frame.serialize_entry("method", "tools/call")?;
-        frame.serialize_entry("params", &Params(self))?;
-        frame.end()
-    }
-}
-
-struct Params<'a>(&'a Frame<'a>);
-
-impl Serialize for Params<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let params = &self.0.request.params;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("_meta", &Meta(self.0))?;
-        map.serialize_entry("name", &params.name)?;
-        if let Some(arguments) = &params.arguments {
-            map.serialize_entry("arguments", arguments)?;
-        }
-        if let Some(responses) = &params.input_responses {
-            map.serialize_entry("inputResponses", responses)?;
-        }
-        if let Some(state) = &params.request_state {
-            map.serialize_entry("requestState", state)?;
-        }
-        map.end()
-    }
-}
-
-struct Meta<'a>(&'a Frame<'a>);
 
 impl Serialize for Meta<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         const TOKEN: &str = "progressToken";
-        let Frame { on, request } = self.0;
-        let own = request.extensions.get::<RequestMetaObject>();
+        let Self { on, own } = *self;
         let always = &on.said.always.0.0;
         let mut map = serializer.serialize_map(None)?;
         for (key, value) in own.into_iter().flat_map(|own| &own.0.0) {
