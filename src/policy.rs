@@ -32,7 +32,8 @@ pub enum ToolContract {
     /// The server deduplicates identical calls.
     Idempotent,
     /// The tool takes an idempotency key: the runtime puts the operation's key into this argument
-    /// and repeats only with the same key and the same bytes.
+    /// and repeats only with the same key and the same bytes. Where the tool's schema names its
+    /// arguments and this is none of them, it is not repeated.
     Keyed {
         /// The argument that carries the key.
         argument: String,

@@ -43,7 +43,7 @@ pub(super) fn repeats(contract: &ToolContract) -> bool {
 
 fn not_read_before() -> Unsettled {
     Unsettled::SchemaUnknown {
-        why: "it was not read before the call was made".into(),
+        why: "it was not to be had before the call was made".into(),
     }
 }
 

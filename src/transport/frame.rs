@@ -29,8 +29,13 @@ const MOST_ROOM: usize = 32 * 1024;
 /// woken by this read and goes on beside the next, where a pipe that is read empty has both wait in turns.
 const MOST_AT_ONCE: u64 = 32 * 1024;
 
-/// The most that is kept for the next lines when there is none.
+/// The most that is kept for the next lines when there is none. A line that is longer is taken to be as
+/// long as the last such line was, so that its memory is got at once: growing by and by touches half as
+/// much again, and memory that is touched for the first time costs more than what is read into it.
 const KEPT: usize = 64 * 1024;
+
+/// The longest line that is reckoned with.
+const LONGEST: usize = 8 * 1024 * 1024;
 
 /// What was read and not taken yet.
 ///
@@ -44,6 +49,8 @@ pub(super) struct Lines {
     scanned: usize,
     /// How much a read may bring, at least.
     room: usize,
+    /// How long the last line was that was taken.
+    taken: usize,
 }
 
 impl Lines {
@@ -59,6 +66,7 @@ impl Lines {
         self.scanned = 0;
         whole.truncate(line.0.end);
         whole.drain(..line.0.start);
+        self.taken = whole.len().min(LONGEST);
         whole
     }
 
@@ -91,7 +99,12 @@ impl Lines {
             self.scanned -= self.handed_out;
             self.handed_out = 0;
         }
-        self.buffer.reserve(self.room);
+        let expected = match self.buffer.len() >= KEPT {
+            // And some more, since two are rarely of one length.
+            true => (self.taken + self.taken / 8).saturating_sub(self.buffer.len()),
+            false => 0,
+        };
+        self.buffer.reserve(expected.max(self.room));
         &mut self.buffer
     }
 
@@ -135,6 +148,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             handed_out: 0,
             scanned: 0,
             room: LEAST_ROOM,
+            taken: 0,
         };
         Self {
             stream,
@@ -319,6 +333,36 @@ mod tests {
             assert_eq!(next(&mut reader).await, Read::Line(b"two".to_vec()));
             assert_eq!(next(&mut reader).await, Read::End(b"rest".to_vec()));
         }
+    }
+
+    /// Reads a line in pieces and takes it. How often its memory grew.
+    fn growths(lines: &mut Lines, length: usize) -> usize {
+        let line = [vec![b'x'; length], b"\n".to_vec()].concat();
+        let mut growths = 0;
+        for piece in line.chunks(MOST_ROOM) {
+            let before = lines.buffer.capacity();
+            lines.room().extend_from_slice(piece);
+            growths += usize::from(lines.buffer.capacity() != before);
+            lines.widen();
+            if let Some(line) = lines.next() {
+                assert_eq!(lines.take(line).len(), length);
+            }
+        }
+        growths
+    }
+
+    #[test]
+    fn the_memory_of_a_long_line_is_got_at_once_where_the_last_one_was_as_long() {
+        let mut lines = FrameReader::new(tokio::io::empty(), usize::MAX).lines;
+        let short = growths(&mut lines, KEPT);
+        assert!(growths(&mut lines, 20 * KEPT) > short + 3);
+        for length in [20 * KEPT, 22 * KEPT, 15 * KEPT] {
+            assert!(growths(&mut lines, length) <= short + 1, "{length}");
+        }
+        // No more than that is got, once the lines are shorter.
+        growths(&mut lines, 2 * KEPT);
+        lines.room().extend_from_slice(&[b'x'; KEPT]);
+        assert!(lines.room().capacity() <= 4 * KEPT);
     }
 
     #[tokio::test]
