@@ -26,7 +26,7 @@ use crate::{
 pub use input::InputMissing;
 pub use lifecycle::{AddError, ReconnectError, StartError, StartFailure};
 pub use list::ListError;
-pub use not_sent::{InvalidRequest, NotSent, NotSentReason};
+pub use not_sent::{FirstCall, InvalidRequest, NotSent, NotSentReason};
 pub use task::TaskError;
 pub use unknown::{Unknown, UnknownCause, Unsettled};
 pub use wait::Wait;
@@ -266,10 +266,18 @@ impl CallError {
                 R::Journal(_) => "Correct what keeps the journal from being written.",
                 R::AbsenceIsFinal => "Nothing: by its contract it did not run.",
                 R::OtherArguments {
-                    tool_error: true, ..
+                    first: FirstCall::InDoubt,
+                    ..
                 } => {
-                    "The call that has the key was answered with a tool's error: if that says that \
-                     nothing was changed, give the corrected call a key of its own; nothing was sent."
+                    "Resolve the operation that has the key before anything else: it may have run, and \
+                     under another key the same intent would be done twice; nothing was sent."
+                }
+                R::OtherArguments {
+                    first: FirstCall::Failed,
+                    ..
+                } => {
+                    "The call that has the key was answered with an error: if that says that nothing \
+                     was changed, give the corrected call a key of its own; nothing was sent."
                 }
                 R::OtherArguments { .. } => {
                     "Use a key of its own for each intent, and the same arguments with the same key; \
@@ -283,6 +291,9 @@ impl CallError {
                 }
                 R::AnswerNotKept { .. } => {
                     "Read on the server what it did; it ran once, and nothing was sent now."
+                }
+                R::SettledByVerdict { .. } => {
+                    "Read in its record who gave the verdict, and why (`Journal::show`); nothing was sent."
                 }
                 R::AnswerForgotten { .. } => {
                     "Use a key of its own for each intent; what was done under this one is settled, and \
@@ -308,9 +319,15 @@ impl CallError {
                 "Find out on the server whether it ran; the connection is caller-owned, and if it \
                  is closed its owner must supply a replacement."
             }
+            Self::Unknown(e)
+                if e.journaled && e.unsettled.as_ref().is_some_and(Unsettled::stays) =>
+            {
+                "Find out on the server whether it ran, and settle it by a verdict (`Journal::verdict`), \
+                 before anything else."
+            }
             Self::Unknown(e) if e.journaled => {
-                "Resolve that operation in the journal, or find out on the server whether it ran, before \
-                 anything else."
+                "Resolve that operation in the journal; where it has no contract, find out on the server \
+                 whether it ran, and give a verdict (`Journal::verdict`)."
             }
             Self::Unknown(_) => "Find out on the server whether it ran before anything else.",
         }

@@ -15,8 +15,8 @@ use super::{
     resolve::{Known, ResolveError, resolve},
 };
 use crate::{
-    error::{CallError, NotSentReason, Source, Unsettled},
-    journal::{By, Claimed, Fact, Held, Journal, Record, State},
+    error::{CallError, FirstCall, NotSentReason, Source, Unsettled},
+    journal::{By, Claimed, Held, Journal, Record, State},
     operation::Resolve,
 };
 
@@ -80,10 +80,12 @@ impl Operation<'_> {
                 true => NotSentReason::IdentityTaken { operation },
                 false => NotSentReason::OtherArguments {
                     operation,
-                    tool_error: matches!(
-                        record.last().map(|last| &last.fact),
-                        Some(Fact::Answered { is_error: true, .. })
-                    ),
+                    first: match record.state {
+                        State::OutcomeUnknown => FirstCall::InDoubt,
+                        State::Failed => FirstCall::Failed,
+                        state if state.is_settled() => FirstCall::Settled,
+                        _ => FirstCall::Running,
+                    },
                 },
             };
             return Err(self.error(reason.into(), None));

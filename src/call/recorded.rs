@@ -136,6 +136,25 @@ pub(super) fn replay(line: &Line, record: Record) -> Result<ToolAnswer, CallErro
     if record.state == State::Cancelled {
         return not_sent(NotSentReason::WasStopped { operation });
     }
+    let by_verdict = matches!(
+        record.last().map(|entry| &entry.fact),
+        Some(
+            Fact::Answered {
+                by: Settler::Verdict { .. },
+                ..
+            } | Fact::Without {
+                by: Settler::Verdict { .. },
+                ..
+            }
+        )
+    );
+    let no_answer = match by_verdict {
+        true => NotSentReason::SettledByVerdict {
+            operation,
+            failed: record.state == State::Failed,
+        },
+        false => NotSentReason::AnswerNotKept { operation },
+    };
     match record
         .history
         .into_iter()
@@ -156,7 +175,7 @@ pub(super) fn replay(line: &Line, record: Record) -> Result<ToolAnswer, CallErro
                 key: record.intent.key,
                 task: None,
             }),
-            Err(_) => not_sent(NotSentReason::AnswerNotKept { operation }),
+            Err(_) => not_sent(no_answer),
         },
         Some(Fact::Without {
             outcome, failure, ..
@@ -183,10 +202,10 @@ pub(super) fn replay(line: &Line, record: Record) -> Result<ToolAnswer, CallErro
                     source: None,
                 }))),
                 (Outcome::NotSent, _) => not_sent(NotSentReason::IdentityTaken { operation }),
-                _ => not_sent(NotSentReason::AnswerNotKept { operation }),
+                _ => not_sent(no_answer),
             }
         }
-        _ => not_sent(NotSentReason::AnswerNotKept { operation }),
+        _ => not_sent(no_answer),
     }
 }
 

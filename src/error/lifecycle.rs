@@ -126,6 +126,11 @@ impl StartError {
         }
     }
 
+    /// The reason without what it is about.
+    pub(crate) fn why(&self) -> impl fmt::Display + '_ {
+        Why(self)
+    }
+
     /// Whether somebody has to authorise this client before a session can start.
     #[must_use]
     pub fn wants_authorization(&self) -> bool {
@@ -146,19 +151,31 @@ impl fmt::Display for StartError {
         write!(
             f,
             "connection {:?} could not start its session {}: {}",
-            self.connection, self.generation.0, self.failure
-        )?;
-        if let Some(exit) = &self.exit {
+            self.connection,
+            self.generation.0,
+            self.why()
+        )
+    }
+}
+
+/// The reason alone, with what the process left behind.
+struct Why<'a>(&'a StartError);
+
+impl fmt::Display for Why<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(this) = self;
+        write!(f, "{}", this.failure)?;
+        if let Some(exit) = &this.exit {
             write!(f, " ({exit})")?;
         }
-        if self.stderr.is_empty() && self.exit.is_some() {
+        if this.stderr.is_empty() && this.exit.is_some() {
             return f.write_str("; it wrote nothing to stderr");
         }
-        if !self.stderr.is_empty() {
+        if !this.stderr.is_empty() {
             write!(
                 f,
                 "; its stderr ended with: {}",
-                OneLine(self.stderr.trim_end())
+                OneLine(this.stderr.trim_end())
             )?;
         }
         Ok(())

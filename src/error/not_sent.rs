@@ -94,8 +94,8 @@ pub enum NotSentReason {
     OtherArguments {
         /// The call that has the key.
         operation: OperationId,
-        /// Whether that call was answered, with an error of the tool.
-        tool_error: bool,
+        /// How that call stands.
+        first: FirstCall,
     },
     /// The journal has another call under the same operation id, or one that ended without running.
     #[error("the journal has a call with the operation id {operation} already")]
@@ -117,6 +117,18 @@ pub enum NotSentReason {
         /// The call that was answered.
         operation: OperationId,
     },
+    /// Nobody knew what became of the same call, and somebody has settled it by a verdict, without an
+    /// answer that could be given.
+    #[error(
+        "operation {operation}, which is the same call, {} by somebody's verdict",
+        if *.failed { "failed" } else { "was done" }
+    )]
+    SettledByVerdict {
+        /// The call that was settled.
+        operation: OperationId,
+        /// Whether the verdict is that it failed.
+        failed: bool,
+    },
     /// The same call was settled so long ago that its answer is gone.
     #[error(
         "operation {operation}, which is the same call, was settled, and its answer is kept no more"
@@ -131,6 +143,20 @@ pub enum NotSentReason {
         /// The call that was stopped.
         operation: OperationId,
     },
+}
+
+/// How a call stands that has the key of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FirstCall {
+    /// It goes on still.
+    Running,
+    /// It may have run, and nobody knows.
+    InDoubt,
+    /// It was answered with an error.
+    Failed,
+    /// It is settled otherwise.
+    Settled,
 }
 
 impl NotSentReason {
@@ -158,6 +184,7 @@ impl NotSentReason {
             Self::IdentityTaken { .. } => "identity_taken",
             Self::StillRuns { .. } => "still_runs",
             Self::AnswerNotKept { .. } => "answer_not_kept",
+            Self::SettledByVerdict { .. } => "settled_by_verdict",
             Self::AnswerForgotten { .. } => "answer_forgotten",
             Self::WasStopped { .. } => "was_stopped",
         }

@@ -96,6 +96,22 @@ impl UnknownCause {
     }
 }
 
+impl Unsettled {
+    /// Whether its contract can do nothing more about it, now or later.
+    pub(super) fn stays(&self) -> bool {
+        matches!(
+            self,
+            Self::CallerOwned
+                | Self::NoKey
+                | Self::ReceiptExpired
+                | Self::ReceiptUnknown
+                | Self::NoSuchArgument { .. }
+                | Self::ContractChanged
+                | Self::TaskGone
+        )
+    }
+}
+
 /// Why a contract did not settle an unknown outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -131,7 +131,7 @@ pub(super) fn log(name: &str, ownership: Ownership, what: &What) {
                 connection = name,
                 %operation,
                 argument,
-                "the tool's schema has no such argument for the key: the call is not repeated"
+                "the tool's schema has no such argument for the key: without an answer this call will not be repeated"
             );
         }
         What::LookedUp { operation, found } => {

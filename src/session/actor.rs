@@ -155,7 +155,7 @@ async fn live(args: Arc<SessionArgs>, myself: ActorRef<()>, abandoned: Cancellat
             let error = Arc::new(start_error(&args.connection, pulse.generation, not_started));
             (args.tell)(What::StartFailed {
                 generation: pulse.generation,
-                why: error.failure.to_string(),
+                why: error.why().to_string(),
             });
             (args.report)(Report::Failed(error));
         }

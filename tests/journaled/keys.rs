@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mcp_supervisor::{
     CallError, IdempotencyKey, Outcome, ToolCall, ToolContract,
-    error::{NotSentReason, UnknownCause},
-    journal::State,
+    error::{FirstCall, NotSentReason, UnknownCause},
+    journal::{Ruling, State, Verdict},
     operation::OperationId,
 };
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn one_key_is_one_call_whatever_the_order_of_its_members_and_no_other_call
             let error = server.call_tool(other).await.unwrap_err();
             let operation = first.operation();
             assert!(
-                matches!(not_sent(&error), NotSentReason::OtherArguments { operation: of, tool_error: false } if *of == operation),
+                matches!(not_sent(&error), NotSentReason::OtherArguments { operation: of, first: FirstCall::Settled } if *of == operation),
                 "{error:?}"
             );
             let text = error.to_string();
@@ -112,7 +112,7 @@ async fn a_call_that_is_corrected_after_a_tool_s_error_is_told_to_take_a_key_of_
         let error = server.call_tool(order(right)).await.unwrap_err();
         let operation = wrong.operation();
         assert!(
-            matches!(not_sent(&error), NotSentReason::OtherArguments { operation: of, tool_error: true } if *of == operation),
+            matches!(not_sent(&error), NotSentReason::OtherArguments { operation: of, first: FirstCall::Failed } if *of == operation),
             "{error:?}"
         );
         assert!(error.next_step().contains("a key of its own"), "{error}");
@@ -235,6 +235,30 @@ async fn an_unknown_outcome_stays_one_under_its_key_and_nothing_is_sent() {
             assert!(texts.contains("Resolve that operation in the journal"), "{texts}");
             assert_eq!((world.bed.ran("charge"), world.bed.read("tools/call")), (1, 1));
             assert_eq!(state(&journal, first.operation()).await, State::OutcomeUnknown);
+
+            // Nor is another key what is advised to whoever comes with other arguments.
+            let other = server.call_tool(order(r#"{"amount": 2}"#)).await.unwrap_err();
+            let in_doubt = FirstCall::InDoubt;
+            assert!(
+                matches!(not_sent(&other), NotSentReason::OtherArguments { first, .. } if *first == in_doubt),
+                "{other:?}"
+            );
+            assert!(other.next_step().contains("it may have run"), "{other}");
+
+            for (outcome, failed) in [(Ruling::Succeeded(None), false), (Ruling::Failed, true)] {
+                let key: IdempotencyKey = format!("order-{failed}").parse().unwrap();
+                let call = || order("{}").idempotency_key(key.clone());
+                let lost = server.call_tool(call()).await.unwrap_err().operation();
+                let (who, why) = ("dana@example.com".to_owned(), "it is in the books".to_owned());
+                journal.verdict(lost, Verdict { who, why, outcome }).await.unwrap();
+                let error = server.call_tool(call()).await.unwrap_err();
+                assert!(
+                    matches!(not_sent(&error), NotSentReason::SettledByVerdict { operation, failed: so }
+                        if *operation == lost && *so == failed),
+                    "{error:?}"
+                );
+                assert!(error.to_string().contains("by somebody's verdict"), "{error}");
+            }
         })
         .await;
     }

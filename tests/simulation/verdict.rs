@@ -16,12 +16,13 @@ use super::{
 
 /// Reasons of a call that sends nothing because another one stands for the same intent: what was sent
 /// is the other one's.
-const ANOTHERS: [&str; 7] = [
+const ANOTHERS: [&str; 8] = [
     "absent",
     "still_runs",
     "other_arguments",
     "identity_taken",
     "answer_not_kept",
+    "settled_by_verdict",
     "answer_forgotten",
     "was_stopped",
 ];

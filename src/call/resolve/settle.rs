@@ -453,8 +453,10 @@ impl<'a> Settling<'a> {
         source: Option<Source>,
     ) -> ResolveError {
         let (line, id, kind) = (self.line, operation.id, operation.kind);
+        let mut about = about(line, id, kind, operation.generation, operation.attempts);
+        about.key.clone_from(&operation.key);
         ResolveError::StillUnknown(Box::new(Unknown {
-            about: about(line, id, kind, operation.generation, operation.attempts),
+            about,
             cause: self.cause(),
             status: None,
             retry_after: None,
