@@ -293,6 +293,13 @@ async fn a_repeat_that_is_cancelled_or_out_of_time_leaves_it_unknown() {
         let order = Resolve::new(id).deadline(Duration::from_millis(600));
         let error = connection.resolve(order).await.unwrap_err();
         assert_eq!(unsettled(&error), Some(Unsettled::Spent), "{error}");
+        let ResolveError::StillUnknown(still) = &error else {
+            panic!("{error}")
+        };
+        assert!(
+            still.about.key.is_some(),
+            "its caller may have no other way to it"
+        );
         let nothing = Resolve::new(id).deadline(Duration::ZERO);
         let error = connection.resolve(nothing).await.unwrap_err();
         assert!(matches!(error, ResolveError::Invalid(_)), "{error}");
